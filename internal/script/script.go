@@ -1,0 +1,172 @@
+// Package script runs embedded Lua scripts on Redis, and sends those of many
+// goroutines in one pipeline.
+//
+// go-redis has a pipeliner of that kind too. It is experimental, must be closed
+// by whoever made it and keeps a connection for itself; this one starts no
+// goroutine until there is work and leaves none when there is none.
+package script
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/nexuscore/onceq/internal/lease"
+)
+
+const (
+	maxBatch  = 128
+	maxFlying = 2
+	// maxWait bounds a batch that no caller waits for any longer.
+	maxWait = 5 * time.Second
+)
+
+// Call is one script with its keys and arguments.
+type Call struct {
+	Script *redis.Script
+	Keys   []string
+	Args   []any
+}
+
+// Runner is safe for concurrent use and needs no closing.
+type Runner struct {
+	rdb redis.UniversalClient
+
+	mu     sync.Mutex // guards the fields below
+	queue  []*call
+	flying int
+}
+
+type call struct {
+	Call
+	ctx  context.Context
+	done chan struct{} // closed after cmd is set
+	cmd  *redis.Cmd
+}
+
+// NewRunner returns a runner on rdb.
+func NewRunner(rdb redis.UniversalClient) *Runner { return &Runner{rdb: rdb} }
+
+// Client is the client the runner sends on.
+func (r *Runner) Client() redis.UniversalClient { return r.rdb }
+
+// Run sends the call, alone or with what other goroutines send now, and
+// returns when the reply is there or ctx has ended. A script may then have run,
+// or may still: every script must be safe to run twice for the same owner.
+//
+// The error is nil, a reply error from Redis (see IsReply), or it wraps
+// lease.ErrUnavailable.
+func (r *Runner) Run(ctx context.Context, s *redis.Script, keys []string, args ...any) (any, error) {
+	c := &call{Call: Call{s, keys, args}, ctx: ctx, done: make(chan struct{})}
+	r.mu.Lock()
+	r.queue = append(r.queue, c)
+	if r.flying < maxFlying {
+		r.flying++
+		go r.drain()
+	}
+	r.mu.Unlock()
+	select {
+	case <-c.done:
+	case <-ctx.Done():
+		select {
+		case <-c.done: // the reply was first
+		default:
+			return nil, fmt.Errorf("%w: %w", lease.ErrUnavailable, ctx.Err())
+		}
+	}
+	v, err := c.cmd.Result()
+	if errors.Is(err, redis.Nil) {
+		return nil, nil
+	}
+	return v, classify(err)
+}
+
+// drain sends batches until the queue is empty.
+func (r *Runner) drain() {
+	for {
+		r.mu.Lock()
+		n := min(len(r.queue), maxBatch)
+		if n == 0 {
+			r.queue = nil
+			r.flying--
+			r.mu.Unlock()
+			return
+		}
+		batch := r.queue[:n:n]
+		r.queue = r.queue[n:]
+		r.mu.Unlock()
+		r.send(batch)
+	}
+}
+
+func (r *Runner) send(batch []*call) {
+	live := batch[:0]
+	for _, c := range batch {
+		if c.ctx.Err() == nil { // nobody waits for the others: do not run them late
+			live = append(live, c)
+		}
+	}
+	if len(live) == 0 {
+		return
+	}
+	// Not the context of one caller: its end would fail the others' calls.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(live[0].ctx), maxWait)
+	defer cancel()
+	if len(live) == 1 {
+		c := live[0]
+		c.cmd = c.Script.EvalSha(ctx, r.rdb, c.Keys, c.Args...)
+		if redis.HasErrorPrefix(c.cmd.Err(), "NOSCRIPT") {
+			c.cmd = c.Script.Eval(ctx, r.rdb, c.Keys, c.Args...)
+		}
+		close(c.done)
+		return
+	}
+	r.pipeline(ctx, live)
+}
+
+func (r *Runner) pipeline(ctx context.Context, calls []*call) {
+	cmds := make([]*redis.Cmd, len(calls))
+	pipe := r.rdb.Pipeline()
+	for i, c := range calls {
+		cmds[i] = c.Script.EvalSha(ctx, pipe, c.Keys, c.Args...)
+	}
+	_, _ = pipe.Exec(ctx) // each command carries its own error
+	for i, c := range calls {
+		c.cmd = cmds[i]
+		if redis.HasErrorPrefix(c.cmd.Err(), "NOSCRIPT") {
+			c.cmd = c.Script.Eval(ctx, r.rdb, c.Keys, c.Args...)
+		}
+		close(c.done)
+	}
+}
+
+// IsReply reports whether err came from Redis itself as an error reply: the
+// script did not run to its end. Overload and failover replies count as
+// unavailable instead, see Run.
+func IsReply(err error) bool {
+	return err != nil && !errors.Is(err, lease.ErrUnavailable)
+}
+
+// refused are replies by which Redis says "not now": the command did not take
+// effect, and the same command may later.
+var refused = []string{"LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "OOM", "NOREPLICAS", "MISCONF"}
+
+func classify(err error) error {
+	if err == nil {
+		return nil
+	}
+	var reply redis.Error
+	if errors.As(err, &reply) {
+		for _, p := range refused {
+			if redis.HasErrorPrefix(err, p) {
+				return fmt.Errorf("%w: %w", lease.ErrUnavailable, err)
+			}
+		}
+		return err
+	}
+	return fmt.Errorf("%w: %w", lease.ErrUnavailable, err)
+}

@@ -1,0 +1,112 @@
+package script_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+
+	"github.com/nexuscore/onceq/internal/lease"
+	"github.com/nexuscore/onceq/internal/redistest"
+	"github.com/nexuscore/onceq/internal/script"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var echo = redis.NewScript(`return ARGV[1]`)
+
+func TestRunSurvivesScriptFlush(t *testing.T) {
+	_, rdb := redistest.Mini(t)
+	r := script.NewRunner(rdb)
+	for range 2 {
+		got, err := r.Run(t.Context(), echo, []string{"k"}, "hello")
+		if err != nil || got != "hello" {
+			t.Fatalf("Run = %v, %v; want hello", got, err)
+		}
+		if err := rdb.ScriptFlush(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestManyCallersShareRoundTrips(t *testing.T) {
+	_, rdb := redistest.Mini(t)
+	r := script.NewRunner(rdb)
+	var n redistest.Counter
+	if _, err := r.Run(t.Context(), echo, nil, "warm"); err != nil {
+		t.Fatal(err)
+	}
+	rdb.AddHook(&n)
+	var wg sync.WaitGroup
+	for range 500 {
+		wg.Go(func() {
+			if got, err := r.Run(t.Context(), echo, nil, "x"); err != nil || got != "x" {
+				t.Errorf("Run = %v, %v; want x", got, err)
+			}
+		})
+	}
+	wg.Wait()
+	if n.Commands() != 500 {
+		t.Errorf("%d commands for 500 calls", n.Commands())
+	}
+	if n.RoundTrips() > 400 {
+		t.Errorf("%d round trips for 500 calls at once: nothing was batched", n.RoundTrips())
+	}
+}
+
+func TestOneCallersEndIsNotAnothers(t *testing.T) {
+	m, rdb := redistest.Mini(t)
+	r := script.NewRunner(rdb)
+	m.Lock() // every command waits
+	ctx, cancel := context.WithCancel(t.Context())
+	errs := make(chan error, 2)
+	go func() { _, err := r.Run(ctx, echo, nil, "a"); errs <- err }()
+	cancel()
+	if err := <-errs; !errors.Is(err, lease.ErrUnavailable) || !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled caller: %v, want ErrUnavailable for context.Canceled", err)
+	}
+	go func() { _, err := r.Run(t.Context(), echo, nil, "b"); errs <- err }()
+	m.Unlock()
+	if err := <-errs; err != nil {
+		t.Errorf("other caller: %v, want nil", err)
+	}
+}
+
+func TestDeadlineHoldsWhateverTheClientsTimeouts(t *testing.T) {
+	m, rdb := redistest.Mini(t)
+	r := script.NewRunner(rdb)
+	m.Lock()
+	defer m.Unlock()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	_, err := r.Run(ctx, echo, nil, "a")
+	if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, lease.ErrUnavailable) {
+		t.Fatalf("err = %v, want ErrUnavailable for DeadlineExceeded", err)
+	}
+}
+
+func TestAnswersStayApart(t *testing.T) {
+	m, rdb := redistest.Mini(t)
+	r := script.NewRunner(rdb)
+	for _, c := range []struct {
+		reply   string
+		isReply bool
+	}{
+		{"OOM command not allowed when used memory > 'maxmemory'.", false},
+		{"READONLY You can't write against a read only replica.", false},
+		{"LOADING Redis is loading the dataset in memory", false},
+		{"CROSSSLOT Keys in request don't hash to the same slot", true},
+		{"ERR user_script:1: bad", true},
+	} {
+		m.SetError(c.reply)
+		_, err := r.Run(t.Context(), echo, nil, "x")
+		m.SetError("")
+		if err == nil || script.IsReply(err) != c.isReply || errors.Is(err, lease.ErrUnavailable) == c.isReply {
+			t.Errorf("%s: err %v, IsReply %v, want %v", c.reply, err, script.IsReply(err), c.isReply)
+		}
+	}
+}
