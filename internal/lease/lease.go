@@ -60,6 +60,7 @@ type Lease struct {
 	timer    *time.Timer
 	progress time.Time
 	steps    map[string]struct{}
+	taken    bool
 }
 
 // New returns a lease whose begin command was sent at sent, and the context
@@ -177,6 +178,18 @@ func (l *Lease) LastProgress() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.progress
+}
+
+// TakeSnapshot returns Snapshot the first time it is called. Later the attempt
+// may have saved another one, and ok is false: ask Redis.
+func (l *Lease) TakeSnapshot() (snapshot []byte, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.taken {
+		return nil, false
+	}
+	l.taken = true
+	return l.Snapshot, true
 }
 
 // HoldsSteps records a Redis key of memoised steps that finish must drop.

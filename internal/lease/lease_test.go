@@ -98,3 +98,14 @@ func TestLoseKeepsItsFirstReason(t *testing.T) {
 		}
 	})
 }
+
+func TestSnapshotIsTakenOnce(t *testing.T) {
+	_, l := lease.New(t.Context(), lease.Config{TTL: time.Minute, Snapshot: []byte("s")}, time.Now())
+	defer l.End()
+	if got, ok := l.TakeSnapshot(); !ok || string(got) != "s" {
+		t.Errorf("first: %q, %v; want s, true", got, ok)
+	}
+	if got, ok := l.TakeSnapshot(); ok || got != nil {
+		t.Errorf("second: %q, %v; want nothing: it may be old", got, ok)
+	}
+}
