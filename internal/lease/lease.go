@@ -12,6 +12,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/nexuscore/onceq/internal/scope"
 )
 
 // The two answers that are neither yes nor no.
@@ -53,6 +55,7 @@ type Lease struct {
 
 	cancel context.CancelCauseFunc
 	ended  chan struct{}
+	root   scope.Scope
 
 	mu       sync.Mutex // guards the fields below
 	deadline time.Time  // monotonic; past it the lease cannot be proven
@@ -70,7 +73,9 @@ func New(ctx context.Context, c Config, sent time.Time) (context.Context, *Lease
 	ctx, cancel := context.WithCancelCause(ctx)
 	l := &Lease{Config: c, cancel: cancel, ended: make(chan struct{}), progress: sent}
 	l.deadline = sent.Add(c.TTL - c.Margin)
+	l.mu.Lock() // the timer of a deadline in the past fires before it is assigned
 	l.timer = time.AfterFunc(time.Until(l.deadline), l.expire)
+	l.mu.Unlock()
 	return context.WithValue(ctx, ctxKey{}, l), l
 }
 
@@ -81,6 +86,9 @@ func FromContext(ctx context.Context) (*Lease, bool) {
 	l, ok := ctx.Value(ctxKey{}).(*Lease)
 	return l, ok
 }
+
+// Scope is the attempt's own scope, for calls under a context without another.
+func (l *Lease) Scope() *scope.Scope { return &l.root }
 
 // Err is nil while the lease is provably held; else it wraps ErrLost. Whoever
 // writes for the attempt asks first, and lets Redis decide all the same.

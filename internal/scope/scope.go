@@ -7,6 +7,7 @@ package scope
 
 import (
 	"context"
+	"slices"
 	"sync"
 )
 
@@ -16,7 +17,13 @@ type Scope struct {
 	Step  string // "" outside any step
 
 	mu    sync.Mutex
-	calls map[[32]byte]int // guarded by mu
+	calls map[[32]byte]*ordinals // guarded by mu
+}
+
+// ordinals of the calls with one hash.
+type ordinals struct {
+	next int
+	free []int // given back, in order
 }
 
 type ctxKey struct{}
@@ -33,15 +40,38 @@ func FromContext(ctx context.Context) (*Scope, bool) {
 	return s, ok
 }
 
-// Ordinal returns how many calls with this hash were made in the scope before,
-// and counts one more.
+// Ordinal returns the lowest number, from 0, that no call with this hash in the
+// scope has: how many there were before, unless one was given back.
 func (s *Scope) Ordinal(hash [32]byte) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.calls == nil {
-		s.calls = map[[32]byte]int{}
+		s.calls = map[[32]byte]*ordinals{}
 	}
-	n := s.calls[hash]
-	s.calls[hash] = n + 1
-	return n
+	o := s.calls[hash]
+	if o == nil {
+		o = &ordinals{}
+		s.calls[hash] = o
+	}
+	if len(o.free) > 0 {
+		n := o.free[0]
+		o.free = o.free[1:]
+		return n
+	}
+	o.next++
+	return o.next - 1
+}
+
+// GiveBack returns the ordinal of a call that failed, for the call that repeats
+// it: a client that retries makes the same call again and not another one.
+func (s *Scope) GiveBack(hash [32]byte, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o := s.calls[hash]
+	if o == nil || n < 0 || n >= o.next {
+		return
+	}
+	if i, found := slices.BinarySearch(o.free, n); !found {
+		o.free = slices.Insert(o.free, i, n)
+	}
 }
