@@ -69,6 +69,10 @@ func (r *Runner) Run(ctx context.Context, s *redis.Script, keys []string, args .
 		go r.drain()
 	}
 	r.mu.Unlock()
+	return c.wait(ctx)
+}
+
+func (c *call) wait(ctx context.Context) (any, error) {
 	select {
 	case <-c.done:
 	case <-ctx.Done():
@@ -169,4 +173,29 @@ func classify(err error) error {
 		return err
 	}
 	return fmt.Errorf("%w: %w", lease.ErrUnavailable, err)
+}
+
+// Result is what one of the calls of RunAll returned.
+type Result struct {
+	Value any
+	Err   error // as that of Run
+}
+
+// RunAll sends calls in one pipeline of its own and returns their results in
+// order. It is bounded by ctx even where the client's own timeouts are longer.
+func (r *Runner) RunAll(ctx context.Context, calls []Call) []Result {
+	batch := make([]*call, len(calls))
+	for i := range calls {
+		batch[i] = &call{Call: calls[i], ctx: ctx, done: make(chan struct{})}
+	}
+	go func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), maxWait)
+		defer cancel()
+		r.pipeline(ctx, batch)
+	}()
+	results := make([]Result, len(calls))
+	for i, c := range batch {
+		results[i].Value, results[i].Err = c.wait(ctx)
+	}
+	return results
 }

@@ -1,0 +1,286 @@
+package idempotent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/nexuscore/onceq/internal/lease"
+	"github.com/nexuscore/onceq/internal/runkey"
+	"github.com/nexuscore/onceq/internal/scope"
+)
+
+// Attempt is one execution of a handler for a run, holding the run's lease. A
+// handler finds its own with FromContext. It is safe for concurrent use.
+type Attempt struct {
+	g        *Guard
+	lease    *lease.Lease
+	delivery delivery
+	crashes  int
+
+	mu     sync.Mutex // guards result
+	result []byte
+}
+
+type attemptKey struct{}
+
+// FromContext returns the attempt that ctx belongs to, and whether there is one.
+func FromContext(ctx context.Context) (*Attempt, bool) {
+	a, ok := ctx.Value(attemptKey{}).(*Attempt)
+	return a, ok
+}
+
+// MustFromContext is FromContext for handlers that cannot work without a guard: it
+// panics, naming the middleware that is missing.
+func MustFromContext(ctx context.Context) *Attempt {
+	a, ok := FromContext(ctx)
+	if !ok {
+		panic("idempotent: no attempt in the context: is the handler wrapped by Guard.Middleware?")
+	}
+	return a
+}
+
+// Key is the run's key.
+func (a *Attempt) Key() string { return a.lease.Key }
+
+// Number is 1 for the first attempt of a generation.
+func (a *Attempt) Number() int { return a.lease.Attempt }
+
+// Crashes is how many earlier attempts of this generation died without an outcome.
+func (a *Attempt) Crashes() int { return a.crashes }
+
+// Generation is 1 until Producer.Rerun starts the run again.
+func (a *Attempt) Generation() int { return a.lease.Generation }
+
+// Token is the fencing token: larger than that of every earlier attempt of the
+// run. A store that refuses writes with a token below one it has seen is safe from
+// attempts that lost their lease and do not know yet.
+func (a *Attempt) Token() int64 { return a.lease.Token }
+
+// Err is nil while the lease is provably held; else it wraps ErrLeaseLost. It asks
+// the clock, not Redis.
+func (a *Attempt) Err() error { return a.lease.Err() }
+
+// SetResult sets what the run leaves behind when the handler returns nil. It is
+// stored with the outcome, read back by Guard.Lookup, and written to asynq's
+// ResultWriter, also for a duplicate that is skipped. The last call wins. The error
+// wraps ErrInvalid when the result is larger than WithMaxResult allows.
+func (a *Attempt) SetResult(result []byte) error {
+	if len(result) > a.g.maxResult {
+		return invalidf("result has %d bytes, at most %d are allowed (WithMaxResult)", len(result), a.g.maxResult)
+	}
+	a.mu.Lock()
+	a.result = append([]byte{}, result...)
+	a.mu.Unlock()
+	return nil
+}
+
+// Final reports whether the run would fail for good if the handler returned err
+// now: err is permanent, or transient with no retry left. It is false for nil.
+func (a *Attempt) Final(err error) bool {
+	if err == nil || a.lease.Err() != nil {
+		return false
+	}
+	class, _ := a.g.classify(err)
+	return class == ClassPermanent || class == ClassTransient && a.delivery.spent()
+}
+
+// Progress records that the attempt in ctx got something done; see
+// WithProgressTimeout. Without an attempt it does nothing.
+func Progress(ctx context.Context) {
+	if a, ok := FromContext(ctx); ok {
+		a.lease.Progressed()
+	}
+}
+
+// delivery is what asynq says of the task that carries the run.
+type delivery struct {
+	key         string
+	generation  int
+	fingerprint string
+	id, queue   string
+	retried     int
+	maxRetry    int
+	timeout     time.Duration
+	task        *asynq.Task
+}
+
+// spent reports whether asynq archives the task at the next error, whatever
+// IsFailure says.
+func (d *delivery) spent() bool { return d.retried >= d.maxRetry }
+
+func (g *Guard) delivered(ctx context.Context, t *asynq.Task) (delivery, error) {
+	d := delivery{generation: 1, task: t}
+	d.id, _ = asynq.GetTaskID(ctx)
+	d.queue, _ = asynq.GetQueueName(ctx)
+	d.retried, _ = asynq.GetRetryCount(ctx)
+	d.maxRetry, _ = asynq.GetMaxRetry(ctx)
+	if end, ok := ctx.Deadline(); ok {
+		d.timeout = time.Until(end).Round(time.Second)
+	}
+	h := t.Headers()
+	d.key = h[headerKey]
+	if d.key == "" {
+		d.key = d.id
+	}
+	if g.keyFunc != nil {
+		if k := g.keyFunc(t); k != "" {
+			d.key = k
+		}
+	}
+	if err := runkey.Validate(d.key); err != nil {
+		return d, invalidf("task %s of type %q: %w", d.id, t.Type(), err)
+	}
+	if s := h[headerGeneration]; s != "" {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < 1 {
+			return d, invalidf("task %s: header %s is %q, want a number from 1", d.id, headerGeneration, s)
+		}
+		d.generation = n
+	}
+	d.fingerprint = h[headerFingerprint]
+	if d.fingerprint == "" {
+		d.fingerprint = Fingerprint(t.Type(), t.Payload())
+	}
+	return d, nil
+}
+
+// skipped says that a delivery has nothing to do, and why.
+type skipped struct {
+	stale  bool // of an older generation
+	state  State
+	result []byte
+	reason string
+}
+
+// begin asks Redis for the lease. Exactly one of the three results is set; an
+// error is *ContendedError or wraps ErrUnavailable or ErrPoisoned.
+func (g *Guard) begin(ctx context.Context, d delivery) (context.Context, *Attempt, *skipped, error) {
+	owner, base := randomID(16), g.base(d.key)
+	payload := d.task.Payload()
+	if len(payload) > g.maxPayload {
+		payload = nil
+	}
+	call, cancel := context.WithTimeout(ctx, g.opTimeout)
+	defer cancel()
+	sent := time.Now()
+	v, err := g.run.Run(call, beginScript, g.withIndex(runkey.Lock(base), recordKey(base), runkey.Checkpoint(base)),
+		owner, ms(g.ttl), ms(g.retention), d.generation, d.fingerprint, g.maxCrashes, g.process, runkey.Escape(d.key),
+		d.id, d.queue, d.task.Type(), payload, d.maxRetry, ms(d.timeout))
+	if err != nil {
+		// The lease may be ours all the same. Nobody would extend it, but a run must
+		// not wait for its TTL, nor count it as a crash.
+		g.release(ctx, d.key, owner, 0, "begin was not answered")
+		return nil, nil, nil, fmt.Errorf("begin of run %q: %w", d.key, err)
+	}
+	r, _ := v.([]any)
+	return g.began(ctx, d, owner, sent, reply(r))
+}
+
+func (g *Guard) began(ctx context.Context, d delivery, owner string, sent time.Time, r reply) (context.Context, *Attempt, *skipped, error) {
+	switch r.str(0) {
+	case "begun":
+	case "held":
+		return nil, nil, nil, &ContendedError{
+			Key: d.key, Holder: r.str(1), RetryAfter: time.Duration(r.num(2)) * time.Millisecond, token: r.num(3),
+		}
+	case "succeeded":
+		return nil, nil, &skipped{state: StateSucceeded, result: r.bytes(2)}, nil
+	case "failed":
+		return nil, nil, &skipped{state: StateFailed, reason: r.str(2)}, nil
+	case "stale":
+		return nil, nil, &skipped{stale: true, reason: fmt.Sprintf("generation %d, the run is at %d", d.generation, r.num(1))}, nil
+	case "poisoned":
+		return nil, nil, nil, fmt.Errorf("%w: %d attempts of run %q died without an outcome", ErrPoisoned, r.num(2), d.key)
+	default:
+		return nil, nil, nil, fmt.Errorf("begin of run %q: %w %v", d.key, errNoAnswer, r)
+	}
+	ctx, l := lease.New(ctx, lease.Config{
+		Prefix: g.prefix, Key: d.key, Base: g.base(d.key),
+		Owner: owner, Token: r.num(1), Attempt: int(r.num(2)), Generation: d.generation,
+		Fingerprint: d.fingerprint, Stamp: r.str(4), Snapshot: r.bytes(5),
+		TTL: g.ttl, Margin: g.ttl / 10,
+	}, sent)
+	a := &Attempt{g: g, lease: l, delivery: d, crashes: int(r.num(3))}
+	ctx = context.WithValue(scope.New(ctx, "", ""), attemptKey{}, a)
+	return ctx, a, nil, nil
+}
+
+// finish records the outcome. It tries again while the lease can be proven: a
+// success that is not recorded is paid for twice.
+func (a *Attempt) finish(ctx context.Context, outcome State, reason string) error {
+	g, l := a.g, a.lease
+	a.mu.Lock()
+	result := a.result
+	a.mu.Unlock()
+	if outcome != StateSucceeded {
+		result = nil
+	}
+	index := ""
+	if g.indexed {
+		index = processLeasesKey(g.prefix, g.process)
+	}
+	keys := append([]string{runkey.Lock(l.Base), recordKey(l.Base), runkey.Checkpoint(l.Base), index}, l.StepKeys()...)
+	ctx = context.WithoutCancel(ctx) // the outcome is a fact, whatever became of the task's context
+	for {
+		if err := l.Err(); err != nil {
+			return err
+		}
+		call, cancel := context.WithTimeout(ctx, min(g.opTimeout, max(l.Remaining(), time.Millisecond)))
+		v, err := g.run.Run(call, finishScript, keys, l.Owner, outcome.String(), ms(g.retention), runkey.Escape(l.Key), result, reason)
+		cancel()
+		switch {
+		case err == nil && v == int64(1):
+			return nil
+		case err == nil:
+			l.Lose(errTaken)
+			return l.Err()
+		case !errors.Is(err, ErrUnavailable):
+			return fmt.Errorf("finish of run %q: %w", l.Key, err)
+		}
+		select {
+		case <-time.After(min(finishPause, l.Remaining())):
+		case <-l.Ended():
+		}
+		if l.Remaining() == 0 {
+			return fmt.Errorf("finish of run %q: %w", l.Key, err)
+		}
+	}
+}
+
+const finishPause = 200 * time.Millisecond
+
+var errTaken = errors.New("expired or taken over by another attempt")
+
+// release gives a lease back without an outcome, best effort: when it fails the
+// TTL does the same, later.
+func (g *Guard) release(ctx context.Context, key, owner string, next time.Duration, reason string) bool {
+	base := g.base(key)
+	keys := []string{runkey.Lock(base), recordKey(base)}
+	if g.indexed {
+		keys = append(keys, processLeasesKey(g.prefix, g.process))
+	}
+	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.opTimeout) // the task's context has often ended
+	defer cancel()
+	v, err := g.run.Run(call, abandonScript, keys, owner, ms(g.retention), runkey.Escape(key), ms(next), reason)
+	return err == nil && v == int64(1)
+}
+
+func (g *Guard) withIndex(keys ...string) []string {
+	if g.indexed {
+		keys = append(keys, processLeasesKey(g.prefix, g.process), processesKey(g.prefix))
+	}
+	return keys
+}
+
+func ms(d time.Duration) int64 { return d.Milliseconds() }
+
+func atoi(s string) int64 {
+	n, _ := strconv.ParseInt(s, 10, 64)
+	return n
+}

@@ -1,0 +1,80 @@
+-- begin starts an attempt of a run, or says why none may start now.
+--
+-- KEYS  1 lock  2 run record  3 snapshot  [4 leases of this process  5 processes]
+-- ARGV  1 owner  2 lease TTL ms  3 retention ms  4 generation  5 fingerprint
+--       6 crashes allowed  7 process  8 index member
+--       9 task ID  10 queue  11 task type  12 payload, or '' to keep none
+--       13 max retry  14 timeout ms
+-- returns
+--   {'begun', token, attempt, crashes, stamp, snapshot or false}
+--   {'held', process, lease ms left, token}   another attempt holds the lease
+--   {'succeeded', token, result or false}     terminal: nothing to do
+--   {'failed', token, reason}                 terminal: only Rerun starts it again
+--   {'stale', generation}                     the delivery is of an older generation
+--   {'poisoned', token, crashes}              one crash too many: the run is failed now
+--
+-- Atomic, because "is it done", "is it held" and "it is mine" must be one
+-- decision, and because the snapshot must be the one this lease protects.
+-- Safe to run twice: an owner that already holds the lease gets its token again.
+local f = redis.call('HMGET', KEYS[2], 'state', 'token', 'gen', 'epoch', 'attempt', 'crashes', 'process', 'result', 'reason')
+local state, token, gen = f[1], tonumber(f[2] or '0'), tonumber(f[3] or '0')
+local mine = tonumber(ARGV[4])
+local holder = redis.call('GET', KEYS[1])
+
+if mine < gen then
+  return {'stale', gen}
+end
+if holder and holder ~= ARGV[1] then
+  local left = redis.call('PTTL', KEYS[1])
+  if left < 0 then -- no lease lives for ever, whoever took its TTL away
+    redis.call('PEXPIRE', KEYS[1], ARGV[2])
+    left = tonumber(ARGV[2])
+  end
+  return {'held', f[7] or '', left, string.format('%.0f', token)}
+end
+local epoch = tonumber(f[4] or '1')
+local attempt, crashes = tonumber(f[5] or '0'), tonumber(f[6] or '0')
+local stamp = string.format('%d-%s', epoch, ARGV[5])
+if not holder then
+  if mine > gen and gen > 0 then -- this delivery outran what Rerun wrote
+    state, attempt, crashes = false, 0, 0
+  end
+  if state == 'succeeded' then
+    return {'succeeded', string.format('%.0f', token), f[8] or false}
+  end
+  if state == 'failed' then
+    return {'failed', string.format('%.0f', token), f[9] or ''}
+  end
+  if state == 'running' then -- it began and nobody wrote how it ended
+    crashes = crashes + 1
+  end
+  local t = redis.call('TIME')
+  local now = tonumber(t[1]) * 1000000 + tonumber(t[2])
+  token = math.max(token + 1, now)
+  if crashes > 0 and crashes >= tonumber(ARGV[6]) then
+    redis.call('HSET', KEYS[2], 'state', 'failed', 'crashes', crashes, 'token', string.format('%.0f', token),
+      'reason', 'crashed ' .. crashes .. ' times', 'ended', string.format('%.0f', now / 1000))
+    redis.call('HDEL', KEYS[2], 'payload')
+    redis.call('PEXPIRE', KEYS[2], ARGV[3])
+    return {'poisoned', string.format('%.0f', token), crashes}
+  end
+  attempt = attempt + 1
+  redis.call('HSET', KEYS[2], 'state', 'running', 'token', string.format('%.0f', token), 'gen', mine,
+    'epoch', epoch, 'attempt', attempt, 'crashes', crashes, 'owner', ARGV[1], 'process', ARGV[7],
+    'fp', ARGV[5], 'began', string.format('%.0f', now / 1000),
+    'delivery', ARGV[9], 'queue', ARGV[10], 'type', ARGV[11], 'max_retry', ARGV[13], 'timeout', ARGV[14])
+  if ARGV[12] ~= '' then
+    redis.call('HSET', KEYS[2], 'payload', ARGV[12])
+  end
+end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+redis.call('PEXPIRE', KEYS[2], ARGV[3])
+if KEYS[4] then
+  local t = redis.call('TIME')
+  local expiry = tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000) + tonumber(ARGV[2])
+  redis.call('ZADD', KEYS[4], expiry, ARGV[8])
+  redis.call('PEXPIRE', KEYS[4], ARGV[3])
+  redis.call('ZADD', KEYS[5], expiry, ARGV[7])
+  redis.call('PEXPIRE', KEYS[5], ARGV[3])
+end
+return {'begun', string.format('%.0f', token), attempt, crashes, stamp, redis.call('GET', KEYS[3])}

@@ -1,0 +1,109 @@
+package idempotent
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nexuscore/onceq/internal/lease"
+)
+
+// Targets for errors.Is. Each says which of the four answers it is.
+var (
+	// ErrLeaseLost (lost): the attempt's lease expired, was evicted or is
+	// another's. The attempt can write nothing more. It is the cause of the
+	// handler's context then.
+	ErrLeaseLost = lease.ErrLost
+	// ErrUnavailable (cannot tell): Redis did not answer in time or refused for
+	// now. The command may or may not have taken effect.
+	ErrUnavailable = lease.ErrUnavailable
+	// ErrContended (no): another attempt holds the run's lease. See
+	// [*ContendedError].
+	ErrContended = errors.New("onceq: run is held by another attempt")
+	// ErrDuplicate (no): the run is queued, running, waiting for a retry, or
+	// failed. See [*DuplicateError].
+	ErrDuplicate = errors.New("onceq: duplicate run")
+	// ErrAlreadySucceeded (no): the run has succeeded. See [*SucceededError].
+	ErrAlreadySucceeded = errors.New("onceq: run already succeeded")
+	// ErrAlreadyFailed (no): a delivery found that its run has failed for good.
+	// Producer.Rerun starts it again.
+	ErrAlreadyFailed = errors.New("onceq: run already failed")
+	// ErrPayloadMismatch (no): the key is in use for another payload. See
+	// [*PayloadMismatchError].
+	ErrPayloadMismatch = errors.New("onceq: same run key, other payload")
+	// ErrPoisoned (no): the run crashed its worker too often and is failed now.
+	ErrPoisoned = errors.New("onceq: run crashed too often")
+	// ErrInvalid (no): an argument or option is not allowed; the message names it.
+	ErrInvalid = errors.New("onceq: invalid")
+)
+
+func invalidf(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...)
+}
+
+// ContendedError says who holds a run and for how long at least. It matches
+// ErrContended.
+type ContendedError struct {
+	Key        string
+	Holder     string        // the process that holds the lease
+	RetryAfter time.Duration // what is left of its TTL
+
+	token int64 // of the holder
+}
+
+func (e *ContendedError) Error() string {
+	return fmt.Sprintf("onceq: run %q is held by %s for another %v", e.Key, e.Holder, e.RetryAfter)
+}
+
+// Is matches ErrContended.
+func (e *ContendedError) Is(target error) bool { return target == ErrContended }
+
+// DuplicateError says in which state a run is that was enqueued again. It
+// matches ErrDuplicate.
+type DuplicateError struct {
+	Key        string
+	State      State         // StateQueued, StateRunning, StateRetrying or StateFailed
+	Holder     string        // the process that runs it, when StateRunning
+	RetryAfter time.Duration // when it is worth asking again; 0 when it is StateFailed
+}
+
+func (e *DuplicateError) Error() string {
+	switch e.State {
+	case StateFailed:
+		return fmt.Sprintf("onceq: run %q has failed; Producer.Rerun starts it again", e.Key)
+	case StateRunning:
+		return fmt.Sprintf("onceq: run %q is running on %s; ask again in %v", e.Key, e.Holder, e.RetryAfter)
+	}
+	return fmt.Sprintf("onceq: run %q is %s already; ask again in %v", e.Key, e.State, e.RetryAfter)
+}
+
+// Is matches ErrDuplicate.
+func (e *DuplicateError) Is(target error) bool { return target == ErrDuplicate }
+
+// SucceededError says when a run that was enqueued again has succeeded. It
+// matches ErrAlreadySucceeded. Guard.Lookup reads its result.
+type SucceededError struct {
+	Key string
+	At  time.Time
+}
+
+func (e *SucceededError) Error() string {
+	return fmt.Sprintf("onceq: run %q already succeeded at %s", e.Key, e.At.UTC().Format(time.RFC3339))
+}
+
+// Is matches ErrAlreadySucceeded.
+func (e *SucceededError) Is(target error) bool { return target == ErrAlreadySucceeded }
+
+// PayloadMismatchError says that a key is taken by another payload. It matches
+// ErrPayloadMismatch.
+type PayloadMismatchError struct {
+	Key   string
+	State State // of the run that has the key
+}
+
+func (e *PayloadMismatchError) Error() string {
+	return fmt.Sprintf("onceq: run key %q is taken by a run with another payload (%s): use a new key for other work", e.Key, e.State)
+}
+
+// Is matches ErrPayloadMismatch.
+func (e *PayloadMismatchError) Is(target error) bool { return target == ErrPayloadMismatch }

@@ -1,0 +1,59 @@
+package idempotent
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/nexuscore/onceq/internal/runkey"
+)
+
+// MaxKeyLen is the longest run key in bytes.
+const MaxKeyLen = runkey.MaxLen
+
+// Key names a run from its kind and its id: Key("orchestrator-run", 42) is
+// "orchestrator-run-42". Two different pairs never give the same key: where an
+// id has a '-' of its own, '=' joins the two ("orchestrator-run=550e8400-e29b"),
+// and a '=' or '%' inside either is percent-encoded.
+func Key[ID ~string | ~int | ~int32 | ~int64 | ~uint | ~uint32 | ~uint64](kind string, id ID) string {
+	s := joinable.Replace(fmt.Sprint(id))
+	sep := "-"
+	if strings.Contains(s, "-") {
+		sep = "="
+	}
+	return joinable.Replace(kind) + sep + s
+}
+
+var joinable = strings.NewReplacer("%", "%25", "=", "%3D")
+
+// Task headers that carry a run through asynq.
+const (
+	headerKey         = "onceq-key"
+	headerGeneration  = "onceq-generation"
+	headerFingerprint = "onceq-fingerprint"
+)
+
+func recordKey(base string) string  { return base + ":run" }
+func enqueueKey(base string) string { return base + ":enq" }
+
+// The index of live leases is not a run's: it has a hash tag of its own.
+func processesKey(prefix string) string { return prefix + ":{leases}:processes" }
+
+func processLeasesKey(prefix, process string) string {
+	return prefix + ":{leases}:of:" + runkey.Escape(process)
+}
+
+// taskID is the asynq task ID of a run's delivery in a generation. '~' does not
+// occur in an escaped key, so no key can forge another's task ID.
+func taskID(key string, generation int) string {
+	if generation <= 1 {
+		return runkey.Escape(key)
+	}
+	return runkey.Escape(key) + "~g" + strconv.Itoa(generation)
+}
+
+// redeliveryID is the asynq task ID of a delivery that replaces the one of the
+// attempt with this token: whoever finds that attempt dead uses the same ID.
+func redeliveryID(key string, token int64) string {
+	return runkey.Escape(key) + "~r" + strconv.FormatInt(token, 10)
+}

@@ -1,0 +1,185 @@
+package idempotent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/nexuscore/onceq/internal/runkey"
+)
+
+// Option sets up a Guard. New validates all of them.
+type Option func(*config)
+
+type config struct {
+	prefix       string
+	ttl          time.Duration
+	grace        time.Duration
+	progress     time.Duration
+	retention    time.Duration
+	opTimeout    time.Duration
+	maxCrashes   int
+	maxResult    int
+	maxPayload   int
+	keyFunc      func(*asynq.Task) string
+	classifiers  []Classifier
+	onFailed     func(context.Context, Failure)
+	policy       policy
+	logger       *slog.Logger
+	processLabel string
+}
+
+func defaults() config {
+	return config{
+		prefix:     "onceq",
+		ttl:        30 * time.Second,
+		grace:      10 * time.Second,
+		retention:  7 * 24 * time.Hour,
+		opTimeout:  3 * time.Second,
+		maxCrashes: 5,
+		maxResult:  512 << 10,
+		maxPayload: 64 << 10,
+		policy:     defaultPolicy(),
+		logger:     slog.Default(),
+	}
+}
+
+// WithPrefix sets the key prefix, which keeps tenants apart: guards with
+// different prefixes never meet. Letters, digits, '-', '_', '.' and '/', at most
+// 64 bytes. Defaults to "onceq".
+func WithPrefix(prefix string) Option { return func(c *config) { c.prefix = prefix } }
+
+// WithTTL sets how long a lease lives without an extension; the heartbeat extends
+// it every third of that. It bounds how long a run rests when its machine is
+// lost, and how long an outage of Redis an attempt survives (nine tenths of it).
+// At least 1 s, at most 1 h. Defaults to 30 s.
+func WithTTL(ttl time.Duration) Option { return func(c *config) { c.ttl = ttl } }
+
+// WithGrace sets for how long the lease is still extended after asynq ended the
+// handler's context (timeout, shutdown, cancellation), so that a handler that
+// winds up keeps its run, and one that hangs does not. At most 1 h; zero ends the
+// lease at once. Defaults to 10 s.
+func WithGrace(grace time.Duration) Option { return func(c *config) { c.grace = grace } }
+
+// WithProgressTimeout ends the lease of an attempt that reported no progress for
+// so long: a finished phase, a finished step or a call of [Progress]. Zero, the
+// default, means never. Otherwise at least the TTL.
+func WithProgressTimeout(d time.Duration) Option { return func(c *config) { c.progress = d } }
+
+// WithRetention sets how long the record of a run is kept after its last change:
+// its outcome, result and fencing token. After that the run is forgotten and its
+// key is new. At least 1 min and at least ten TTLs. Defaults to 7 days.
+func WithRetention(d time.Duration) Option { return func(c *config) { c.retention = d } }
+
+// WithMaxCrashes sets how many attempts of a run may die without an outcome
+// before it is failed as a poison pill. 1 to 1000. Defaults to 5.
+func WithMaxCrashes(n int) Option { return func(c *config) { c.maxCrashes = n } }
+
+// WithMaxResult sets the largest result in bytes that SetResult accepts. 0 to
+// 16 MiB. Defaults to 512 KiB.
+func WithMaxResult(bytes int) Option { return func(c *config) { c.maxResult = bytes } }
+
+// WithKeyFunc names the run of a task. Without it the key is the one the
+// Producer put into the task's headers, else the asynq task ID. An empty result
+// means the same as no KeyFunc.
+func WithKeyFunc(f func(*asynq.Task) string) Option { return func(c *config) { c.keyFunc = f } }
+
+// WithClassifier adds a classification of errors that goes before the built-in
+// one; see [Classifier]. The first that answers wins.
+func WithClassifier(f Classifier) Option {
+	return func(c *config) { c.classifiers = append(c.classifiers, f) }
+}
+
+// WithRetryBudget sets how many retries a Producer gives a run unless its caller
+// says otherwise. 1 to 1000. Defaults to 5.
+func WithRetryBudget(n int) Option { return func(c *config) { c.policy.maxRetry = n } }
+
+// WithBackoff sets the retry delay for transient errors: full jitter over
+// base × 2^n, at most limit. Base at least 1 ms, limit at least base and at most 1 h.
+// Defaults to 1 s and 120 s.
+func WithBackoff(base, limit time.Duration) Option {
+	return func(c *config) { c.policy.base, c.policy.limit = base, limit }
+}
+
+// WithOnFailed sets a function that is called once a run has failed for good,
+// whether its handler said so or it crashed too often. It runs in the worker that
+// found out, after the outcome was written, under a context that its task's end
+// does not cancel; a panic in it is logged. It may be lost when that worker dies
+// at this point.
+func WithOnFailed(f func(context.Context, Failure)) Option {
+	return func(c *config) { c.onFailed = f }
+}
+
+// WithLogger sets the logger. Defaults to slog.Default().
+func WithLogger(l *slog.Logger) Option { return func(c *config) { c.logger = l } }
+
+// WithProcess sets how this process is called in answers and logs ("held by
+// ..."), at most 128 bytes. Defaults to the host name and process ID. A random part
+// is always added.
+func WithProcess(label string) Option { return func(c *config) { c.processLabel = label } }
+
+func (c *config) validate() error {
+	if err := runkey.ValidatePrefix(c.prefix); err != nil {
+		return invalidf("WithPrefix: %w", err)
+	}
+	switch {
+	case c.ttl < time.Second || c.ttl > time.Hour:
+		return invalidf("WithTTL: %v is not between 1s and 1h", c.ttl)
+	case c.grace < 0 || c.grace > time.Hour:
+		return invalidf("WithGrace: %v is not between 0 and 1h", c.grace)
+	case c.progress != 0 && c.progress < c.ttl:
+		return invalidf("WithProgressTimeout: %v is shorter than the TTL %v", c.progress, c.ttl)
+	case c.retention < time.Minute || c.retention < 10*c.ttl:
+		return invalidf("WithRetention: %v is shorter than 1m or than ten TTLs (%v)", c.retention, 10*c.ttl)
+	case c.maxCrashes < 1 || c.maxCrashes > 1000:
+		return invalidf("WithMaxCrashes: %d is not between 1 and 1000", c.maxCrashes)
+	case c.maxResult < 0 || c.maxResult > 16<<20:
+		return invalidf("WithMaxResult: %d is not between 0 and %d", c.maxResult, 16<<20)
+	case len(c.processLabel) > 128:
+		return invalidf("WithProcess: %d bytes, at most 128 are allowed", len(c.processLabel))
+	case c.logger == nil:
+		return invalidf("WithLogger: nil")
+	}
+	for _, f := range c.classifiers {
+		if f == nil {
+			return invalidf("WithClassifier: nil")
+		}
+	}
+	return c.policy.validate()
+}
+
+// Class says what an error of a handler means for its run.
+type Class int
+
+const (
+	// ClassNone leaves the decision to the next classifier; the last one takes
+	// it for ClassTransient.
+	ClassNone Class = iota
+	// ClassTransient errors are retried with exponential backoff and use up the budget.
+	ClassTransient
+	// ClassPermanent errors are never retried: the run fails.
+	ClassPermanent
+	// ClassRateLimited errors are retried after the wait that came with them, without
+	// using up the budget.
+	ClassRateLimited
+	// ClassContended: another attempt holds the run. Retried when its lease may be
+	// over, without using up the budget.
+	ClassContended
+	// ClassOrphaned: the attempt lost its lease, or its worker died. Retried at once,
+	// without using up the budget.
+	ClassOrphaned
+)
+
+// String returns the class in lower case.
+func (c Class) String() string {
+	return [...]string{"none", "transient", "permanent", "rate limited", "contended", "orphaned"}[c]
+}
+
+// Classifier says what an error means, and how long to wait where it knows (zero:
+// the policy decides). It must be safe for concurrent use.
+type Classifier func(err error) (Class, time.Duration)
+
+var errNoAnswer = errors.New("unexpected reply")

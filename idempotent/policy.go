@@ -1,0 +1,125 @@
+package idempotent
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/hibiken/asynq"
+)
+
+type policy struct {
+	base, limit time.Duration
+	maxRetry    int
+}
+
+func defaultPolicy() policy {
+	return policy{base: time.Second, limit: 2 * time.Minute, maxRetry: 5}
+}
+
+func (p policy) validate() error {
+	switch {
+	case p.base < time.Millisecond:
+		return invalidf("WithBackoff: base %v is shorter than 1ms", p.base)
+	case p.limit < p.base || p.limit > time.Hour:
+		return invalidf("WithBackoff: limit %v is not between the base %v and 1h", p.limit, p.base)
+	case p.maxRetry < 1 || p.maxRetry > 1000:
+		return invalidf("WithRetryBudget: %d is not between 1 and 1000", p.maxRetry)
+	}
+	return nil
+}
+
+// maxRateLimit bounds a Retry-After: a run must come back while its checkpoint
+// is still there.
+const maxRateLimit = time.Hour
+
+// delay is how long a delivery rests before its next try.
+func (p policy) delay(c Class, wait time.Duration, n int) time.Duration {
+	switch c {
+	case ClassContended:
+		return wait + jitter(max(time.Second, wait/10))
+	case ClassOrphaned:
+		return p.orphanDelay()
+	case ClassRateLimited:
+		if wait > 0 {
+			wait = min(wait, maxRateLimit)
+			return wait + jitter(max(time.Second, wait/10))
+		}
+	}
+	if wait > 0 {
+		return min(wait, p.limit)
+	}
+	// Full jitter: https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/
+	ceiling := p.limit
+	if n < 30 {
+		ceiling = min(p.limit, p.base<<max(n, 0))
+	}
+	return max(p.base/2, jitter(ceiling))
+}
+
+func (p policy) orphanDelay() time.Duration { return jitter(time.Second) }
+
+func jitter(limit time.Duration) time.Duration {
+	if limit <= 0 {
+		return 0
+	}
+	return rand.N(limit)
+}
+
+// retryError carries a verdict from the middleware to the server's policy.
+type retryError struct {
+	err   error
+	class Class
+	delay time.Duration
+}
+
+func (e *retryError) Error() string { return e.err.Error() }
+func (e *retryError) Unwrap() error { return e.err }
+
+// permanent makes asynq archive the task. What it wraps stays visible.
+func permanent(err error) error {
+	if errors.Is(err, asynq.SkipRetry) || errors.Is(err, asynq.RevokeTask) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", err, asynq.SkipRetry)
+}
+
+// ServerConfig returns cfg with the guard's retry policy. ClassContended, orphaned and
+// rate-limited deliveries wait as long as their error says and use up no retry;
+// transient ones back off exponentially with full jitter. Functions the host has
+// set are kept: its RetryDelayFunc decides the delay of what is transient, its
+// IsFailure is asked about everything that uses up a retry. A DelayedTaskCheckInterval
+// of zero becomes 1 s (asynq's default is 5 s), so that waits end in time.
+func (g *Guard) ServerConfig(cfg asynq.Config) asynq.Config {
+	hostDelay, hostFailure := cfg.RetryDelayFunc, cfg.IsFailure
+	cfg.RetryDelayFunc = func(n int, err error, t *asynq.Task) time.Duration {
+		class, delay := g.verdict(err, n)
+		if hostDelay != nil && class == ClassTransient {
+			return hostDelay(n, err, t)
+		}
+		return delay
+	}
+	cfg.IsFailure = func(err error) bool {
+		switch class, _ := g.verdict(err, 0); class {
+		case ClassContended, ClassOrphaned, ClassRateLimited:
+			return false
+		}
+		return hostFailure == nil || hostFailure(err)
+	}
+	if cfg.DelayedTaskCheckInterval == 0 {
+		cfg.DelayedTaskCheckInterval = time.Second
+	}
+	return cfg
+}
+
+// verdict is what the middleware decided, or for errors of asynq's own what it
+// would have.
+func (g *Guard) verdict(err error, n int) (Class, time.Duration) {
+	var r *retryError
+	if errors.As(err, &r) {
+		return r.class, r.delay
+	}
+	class, wait := g.classify(err)
+	return class, g.policy.delay(class, wait, n)
+}
