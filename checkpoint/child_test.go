@@ -1,0 +1,5 @@
+package checkpoint
+
+const childEnv = "ONCEQ_CHECKPOINT_TEST_CHILD"
+
+func child() {}
