@@ -1,0 +1,159 @@
+package wire
+
+import "bytes"
+
+// lines cuts a body into lines that end in LF, CR or both.
+type lines struct {
+	limit int
+	line  []byte // of the unfinished line, what is kept
+	begun bool   // the unfinished line has at least one byte
+	drop  bool   // its rest is not kept
+	cr    bool   // the last byte was a CR: an LF now belongs to it
+}
+
+// next takes bytes from p up to the end of a line and returns the line once it
+// is whole, the rest of p, and whether there was an end. The line is valid until
+// the next call. keep looks at the bytes of an unfinished line so far and says
+// whether more of it are of interest.
+func (l *lines) next(p []byte, keep func(line []byte) bool) (line, rest []byte, ok bool) {
+	if l.cr && len(p) > 0 {
+		if l.cr = false; p[0] == '\n' {
+			p = p[1:]
+		}
+	}
+	end := bytes.IndexByte(p, '\n')
+	seg := p
+	if end >= 0 {
+		seg = p[:end]
+	}
+	if i := bytes.IndexByte(seg, '\r'); i >= 0 {
+		end, seg = i, p[:i]
+		l.cr = true
+	}
+	l.begun = l.begun || len(seg) > 0
+	if !l.drop {
+		if len(l.line)+len(seg) > l.limit {
+			seg = seg[:min(len(seg), max(0, l.limit+1-len(l.line)))] // one over says that it was longer
+		}
+		l.line = append(l.line, seg...)
+		l.drop = len(l.line) > l.limit || !keep(l.line)
+	}
+	if end < 0 {
+		return nil, nil, false
+	}
+	line = l.line
+	l.line, l.begun, l.drop = l.line[:0], false, false
+	return line, p[end+1:], true
+}
+
+// sseFraming cuts a body into server-sent events.
+type sseFraming struct {
+	lines
+	sink  sink
+	later bool // the first line, which may carry a byte order mark, is behind us
+	name  string
+	data  []byte
+	some  bool // the pending event has a data line
+	over  bool // it is longer than the limit
+}
+
+var (
+	byteOrderMark = []byte("\xef\xbb\xbf")
+	dataField     = []byte("data")
+)
+
+// maxName bounds lines that are no data: only event names are read from them.
+const maxName = 1024
+
+func (f *sseFraming) write(p []byte) {
+	for len(p) > 0 {
+		line, rest, ok := f.next(p, f.keep)
+		if !ok {
+			return
+		}
+		p = rest
+		if !f.later {
+			f.later = true
+			line = bytes.TrimPrefix(line, byteOrderMark)
+		}
+		f.take(line)
+	}
+}
+
+// keep says whether an unfinished line may matter.
+func (f *sseFraming) keep(line []byte) bool {
+	if len(line) <= maxName {
+		return true
+	}
+	if !f.later {
+		line = bytes.TrimPrefix(line, byteOrderMark)
+	}
+	return bytes.HasPrefix(line, dataField)
+}
+
+func (f *sseFraming) take(line []byte) {
+	if len(line) == 0 {
+		f.dispatch()
+		return
+	}
+	name, value, _ := bytes.Cut(line, []byte{':'})
+	if len(value) > 0 && value[0] == ' ' {
+		value = value[1:]
+	}
+	switch string(name) {
+	case "event":
+		f.name = string(value[:min(len(value), maxName/2)]) // all of it is kept, wherever the body was cut
+	case "data":
+		if f.over = f.over || len(f.data)+len(line) > f.limit; f.over {
+			f.data = f.data[:0]
+		} else if f.some {
+			f.data = append(f.data, '\n')
+		}
+		if f.some = true; !f.over {
+			f.data = append(f.data, value...)
+		}
+	}
+}
+
+func (f *sseFraming) dispatch() {
+	switch {
+	case f.over:
+		f.sink.broken(faultTooLong)
+	case f.some:
+		f.sink.event(f.name, f.data)
+	}
+	f.name, f.data, f.some, f.over = "", f.data[:0], false, false
+}
+
+// atDone reports whether the event being read is, so far, the mark by which
+// OpenAI ends a stream.
+func (f *sseFraming) atDone() bool { return f.some && !f.begun && bytes.Equal(f.data, doneMark) }
+
+func (f *sseFraming) closed() bool { return false }
+
+// pending reports whether an event was begun: without its empty line it is none.
+func (f *sseFraming) pending() bool { return f.begun || f.some || f.name != "" }
+
+// lineFraming cuts a body into lines of JSON.
+type lineFraming struct {
+	lines
+	sink sink
+}
+
+func (f *lineFraming) write(p []byte) {
+	for len(p) > 0 {
+		line, rest, ok := f.next(p, func([]byte) bool { return true })
+		if !ok {
+			return
+		}
+		p = rest
+		if len(line) > f.limit {
+			f.sink.broken(faultTooLong)
+		} else if line = bytes.TrimSpace(line); len(line) > 0 {
+			f.sink.event("", line)
+		}
+	}
+}
+
+func (f *lineFraming) closed() bool  { return false }
+func (f *lineFraming) pending() bool { return f.begun }
