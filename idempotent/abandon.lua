@@ -1,11 +1,13 @@
 -- abandon releases a lease without an outcome: another attempt will follow.
 --
--- KEYS  1 lock  2 run record  [3 leases of this process]
+-- KEYS  1 lock  2 run record  [3 leases of this process  4 runs that wait]
 -- ARGV  1 owner  2 retention ms  3 index member  4 ms until the next attempt  5 reason
+--       6 '1' when it uses up a retry  7 ms after that when a recoverer looks
 -- returns 1 released, 0 lost
 --
 -- Atomic, because a release that is not noted would count as a crash. Safe to
--- run twice. Snapshot and steps stay for the next attempt.
+-- run twice. Snapshot and steps stay for the next attempt. From here on the run
+-- depends on its delivery, so a recoverer looks whether there is one.
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   local f = redis.call('HMGET', KEYS[2], 'owner', 'state')
   if f[1] == ARGV[1] and f[2] == 'retrying' then
@@ -15,10 +17,12 @@ if redis.call('GET', KEYS[1]) ~= ARGV[1] then
 end
 local t = redis.call('TIME')
 local now = tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
-redis.call('HSET', KEYS[2], 'state', 'retrying', 'retry_at', now + tonumber(ARGV[4]), 'reason', ARGV[5])
+redis.call('HSET', KEYS[2], 'state', 'retrying', 'retry_at', now + tonumber(ARGV[4]), 'reason', ARGV[5], 'used', ARGV[6])
 redis.call('PEXPIRE', KEYS[2], ARGV[2])
 redis.call('DEL', KEYS[1])
 if KEYS[3] then
   redis.call('ZREM', KEYS[3], ARGV[3])
+  redis.call('ZADD', KEYS[4], now + tonumber(ARGV[4]) + tonumber(ARGV[7]), ARGV[3])
+  redis.call('PEXPIRE', KEYS[4], ARGV[2])
 end
 return 1

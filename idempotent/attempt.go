@@ -111,8 +111,8 @@ type delivery struct {
 }
 
 // spent reports whether asynq archives the task at the next error, whatever
-// IsFailure says.
-func (d *delivery) spent() bool { return d.retried >= d.maxRetry }
+// IsFailure says. A handler that was called without asynq has no budget to spend.
+func (d *delivery) spent() bool { return d.id != "" && d.retried >= d.maxRetry }
 
 func (g *Guard) delivered(ctx context.Context, t *asynq.Task) (delivery, error) {
 	d := delivery{generation: 1, task: t}
@@ -162,20 +162,21 @@ type skipped struct {
 // error is *ContendedError or wraps ErrUnavailable or ErrPoisoned.
 func (g *Guard) begin(ctx context.Context, d delivery) (context.Context, *Attempt, *skipped, error) {
 	owner, base := randomID(16), g.base(d.key)
-	payload := d.task.Payload()
+	payload, keep := d.task.Payload(), 1
 	if len(payload) > g.maxPayload {
-		payload = nil
+		payload, keep = nil, 0
 	}
+	g.note(ctx, noted{key: d.key, kind: noteLease, ms: ms(g.ttl)})
 	call, cancel := context.WithTimeout(ctx, g.opTimeout)
 	defer cancel()
 	sent := time.Now()
 	v, err := g.run.Run(call, beginScript, g.withIndex(runkey.Lock(base), recordKey(base), runkey.Checkpoint(base)),
 		owner, ms(g.ttl), ms(g.retention), d.generation, d.fingerprint, g.maxCrashes, g.process, runkey.Escape(d.key),
-		d.id, d.queue, d.task.Type(), payload, d.maxRetry, ms(d.timeout))
+		d.id, d.queue, d.task.Type(), payload, d.maxRetry, ms(d.timeout), d.retried, keep)
 	if err != nil {
 		// The lease may be ours all the same. Nobody would extend it, but a run must
 		// not wait for its TTL, nor count it as a crash.
-		g.release(ctx, d.key, owner, 0, "begin was not answered")
+		g.release(ctx, d.key, owner, handback{reason: "begin was not answered"})
 		return nil, nil, nil, fmt.Errorf("begin of run %q: %w", d.key, err)
 	}
 	r, _ := v.([]any)
@@ -236,6 +237,7 @@ func (a *Attempt) finish(ctx context.Context, outcome State, reason string) erro
 		cancel()
 		switch {
 		case err == nil && v == int64(1):
+			g.note(ctx, noted{key: l.Key, kind: noteOver})
 			return nil
 		case err == nil:
 			l.Lose(errTaken)
@@ -257,18 +259,33 @@ const finishPause = 200 * time.Millisecond
 
 var errTaken = errors.New("expired or taken over by another attempt")
 
+// handback says how an attempt without an outcome ends.
+type handback struct {
+	next   time.Duration // until the next attempt
+	reason string
+	used   bool // it uses up a retry
+}
+
 // release gives a lease back without an outcome, best effort: when it fails the
 // TTL does the same, later.
-func (g *Guard) release(ctx context.Context, key, owner string, next time.Duration, reason string) bool {
+func (g *Guard) release(ctx context.Context, key, owner string, h handback) bool {
 	base := g.base(key)
 	keys := []string{runkey.Lock(base), recordKey(base)}
 	if g.indexed {
-		keys = append(keys, processLeasesKey(g.prefix, g.process))
+		keys = append(keys, processLeasesKey(g.prefix, g.process), waitingKey(g.prefix))
+	}
+	used := 0
+	if h.used {
+		used = 1
 	}
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.opTimeout) // the task's context has often ended
 	defer cancel()
-	v, err := g.run.Run(call, abandonScript, keys, owner, ms(g.retention), runkey.Escape(key), ms(next), reason)
-	return err == nil && v == int64(1)
+	v, err := g.run.Run(call, abandonScript, keys, owner, ms(g.retention), runkey.Escape(key), ms(h.next), h.reason, used, ms(lookAgain))
+	released := err == nil && v == int64(1)
+	if released {
+		g.note(ctx, noted{key: key, kind: noteWait, ms: ms(h.next + lookAgain)})
+	}
+	return released
 }
 
 func (g *Guard) withIndex(keys ...string) []string {

@@ -3,8 +3,8 @@
 -- KEYS  1 lock  2 run record  3 snapshot  [4 leases of this process  5 processes]
 -- ARGV  1 owner  2 lease TTL ms  3 retention ms  4 generation  5 fingerprint
 --       6 crashes allowed  7 process  8 index member
---       9 task ID  10 queue  11 task type  12 payload, or '' to keep none
---       13 max retry  14 timeout ms
+--       9 task ID  10 queue  11 task type  12 payload  13 max retry
+--       14 timeout ms  15 retries used  16 '1' to keep the payload, '0' not
 -- returns
 --   {'begun', token, attempt, crashes, stamp, snapshot or false}
 --   {'held', process, lease ms left, token}   another attempt holds the lease
@@ -62,9 +62,12 @@ if not holder then
   redis.call('HSET', KEYS[2], 'state', 'running', 'token', string.format('%.0f', token), 'gen', mine,
     'epoch', epoch, 'attempt', attempt, 'crashes', crashes, 'owner', ARGV[1], 'process', ARGV[7],
     'fp', ARGV[5], 'began', string.format('%.0f', now / 1000),
-    'delivery', ARGV[9], 'queue', ARGV[10], 'type', ARGV[11], 'max_retry', ARGV[13], 'timeout', ARGV[14])
-  if ARGV[12] ~= '' then
+    'delivery', ARGV[9], 'queue', ARGV[10], 'type', ARGV[11], 'max_retry', ARGV[13], 'timeout', ARGV[14],
+    'retried', ARGV[15])
+  if ARGV[16] == '1' then
     redis.call('HSET', KEYS[2], 'payload', ARGV[12])
+  else -- not that of another delivery either
+    redis.call('HDEL', KEYS[2], 'payload')
   end
 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])

@@ -77,7 +77,7 @@ func (h *heart) alive(attempts []*Attempt) []*Attempt {
 		switch {
 		case a.lease.Err() != nil:
 		case h.g.progress > 0 && time.Since(a.lease.LastProgress()) > h.g.progress:
-			a.giveUp(errNoProgress)
+			a.giveUp(errNoProgress, true)
 		default:
 			alive = append(alive, a)
 		}
@@ -97,8 +97,10 @@ func (h *heart) extend(attempts []*Attempt) bool {
 	}
 	g := h.g
 	calls := make([]script.Call, len(attempts))
+	notes := make([]noted, len(attempts))
 	for i, a := range attempts {
 		l := a.lease
+		notes[i] = noted{key: l.Key, kind: noteLease, ms: ms(g.ttl)}
 		calls[i] = script.Call{
 			Script: extendScript,
 			Keys:   g.withIndex(runkey.Lock(l.Base), recordKey(l.Base)),
@@ -107,6 +109,7 @@ func (h *heart) extend(attempts []*Attempt) bool {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), g.ttl/3) // the heartbeat belongs to no single task
 	defer cancel()
+	g.note(ctx, notes...)
 	sent := time.Now()
 	answered := true
 	for i, r := range g.run.RunAll(ctx, calls) {
@@ -125,13 +128,14 @@ func (h *heart) extend(attempts []*Attempt) bool {
 }
 
 // giveUp ends an attempt whose handler still runs: first for the handler, whose
-// writes are refused from here on, then for its successor.
-func (a *Attempt) giveUp(why error) {
+// writes are refused from here on, then for its successor. It says whether that
+// uses up a retry.
+func (a *Attempt) giveUp(why error, used bool) {
 	l := a.lease
 	if l.Err() != nil {
 		return
 	}
 	l.Lose(why)
 	a.g.log(l.Key).Warn("onceq: lease given up", "attempt", l.Attempt, "token", l.Token, "err", why)
-	a.g.release(context.Background(), l.Key, l.Owner, 0, why.Error()) // the attempt's context has ended
+	a.g.release(context.Background(), l.Key, l.Owner, handback{reason: why.Error(), used: used}) // the attempt's context has ended
 }

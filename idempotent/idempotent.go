@@ -68,7 +68,8 @@ func newProcess(label string) string {
 		host, _ := os.Hostname() // only a label
 		label = host + "-" + strconv.Itoa(os.Getpid())
 	}
-	return label + "-" + randomID(4)
+	// Scripts make keys of it, so nothing in it may separate parts of a key.
+	return strings.ReplaceAll(runkey.Escape(label), "%", "_") + "-" + randomID(4)
 }
 
 func randomID(bytes int) string {

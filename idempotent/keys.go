@@ -43,6 +43,16 @@ func processLeasesKey(prefix, process string) string {
 	return prefix + ":{leases}:of:" + runkey.Escape(process)
 }
 
+// waitingKey indexes the runs without a lease that depend on a delivery.
+func waitingKey(prefix string) string { return prefix + ":{leases}:waiting" }
+
+// presentKey says which processes were seen subscribed, and since when not.
+func presentKey(prefix string) string { return prefix + ":{leases}:present" }
+
+// aliveChannel is the channel that a process subscribes to while it lives. Its
+// hash tag makes a cluster client subscribe on the node that has the index.
+func aliveChannel(prefix, process string) string { return prefix + ":{leases}:alive:" + process }
+
 // taskID is the asynq task ID of a run's delivery in a generation. '~' does not
 // occur in an escaped key, so no key can forge another's task ID.
 func taskID(key string, generation int) string {

@@ -73,7 +73,7 @@ func (a *Attempt) watchGrace(ctx context.Context) (stop func()) {
 	var timer *time.Timer
 	armed := make(chan struct{})
 	unwatch := context.AfterFunc(ctx, func() {
-		timer = time.AfterFunc(a.g.grace, func() { a.giveUp(errGrace) })
+		timer = time.AfterFunc(a.g.grace, func() { a.giveUp(errGrace, !endedByAsynq(ctx)) })
 		close(armed)
 	})
 	return func() {
@@ -157,7 +157,9 @@ func (a *Attempt) fail(ctx context.Context, err error, class Class) error {
 func (a *Attempt) retry(ctx context.Context, err error, class Class, wait time.Duration) error {
 	g, l := a.g, a.lease
 	delay := g.policy.delay(class, wait, a.delivery.retried)
-	released := g.release(ctx, l.Key, l.Owner, delay, bounded(err.Error()))
+	released := g.release(ctx, l.Key, l.Owner, handback{
+		next: delay, reason: bounded(err.Error()), used: class == ClassTransient && !endedByAsynq(ctx),
+	})
 	g.log(l.Key).Warn("onceq: attempt failed, another will follow", "attempt", l.Attempt, "token", l.Token,
 		"class", class.String(), "in", delay.Round(time.Millisecond), "released", released, "err", err)
 	return g.again(ctx, a.delivery, l.Token, err, class, delay)

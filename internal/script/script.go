@@ -61,7 +61,17 @@ func (r *Runner) Client() redis.UniversalClient { return r.rdb }
 // The error is nil, a reply error from Redis (see IsReply), or it wraps
 // lease.ErrUnavailable.
 func (r *Runner) Run(ctx context.Context, s *redis.Script, keys []string, args ...any) (any, error) {
-	c := &call{Call: Call{s, keys, args}, ctx: ctx, done: make(chan struct{})}
+	return r.add(ctx, Call{s, keys, args}).wait(ctx)
+}
+
+// Send sends the call before those of later Run calls, or with them, and waits
+// for nothing: it is for what costs only time when it is lost.
+func (r *Runner) Send(ctx context.Context, s *redis.Script, keys []string, args ...any) {
+	r.add(context.WithoutCancel(ctx), Call{s, keys, args}) // the caller may be gone before it is sent
+}
+
+func (r *Runner) add(ctx context.Context, what Call) *call {
+	c := &call{Call: what, ctx: ctx, done: make(chan struct{})}
 	r.mu.Lock()
 	r.queue = append(r.queue, c)
 	if r.flying < maxFlying {
@@ -69,7 +79,7 @@ func (r *Runner) Run(ctx context.Context, s *redis.Script, keys []string, args .
 		go r.drain()
 	}
 	r.mu.Unlock()
-	return c.wait(ctx)
+	return c
 }
 
 func (c *call) wait(ctx context.Context) (any, error) {

@@ -110,3 +110,18 @@ func TestAnswersStayApart(t *testing.T) {
 		}
 	}
 }
+
+func TestSendGoesOutBeforeALaterRun(t *testing.T) {
+	_, rdb := redistest.Mini(t)
+	r := script.NewRunner(rdb)
+	ctx, cancel := context.WithCancel(t.Context())
+	set := redis.NewScript(`redis.call('SET', KEYS[1], ARGV[1]) return 1`)
+	for range 50 {
+		r.Send(ctx, set, []string{"k"}, "sent")
+	}
+	cancel() // nobody waits for it: it is sent all the same
+	got, err := r.Run(t.Context(), redis.NewScript(`return redis.call('GET', KEYS[1])`), []string{"k"})
+	if err != nil || got != "sent" {
+		t.Fatalf("Run saw %v, %v; want what Send wrote", got, err)
+	}
+}
