@@ -64,8 +64,8 @@ func (r *Runner) Run(ctx context.Context, s *redis.Script, keys []string, args .
 	return r.add(ctx, Call{s, keys, args}).wait(ctx)
 }
 
-// Send sends the call before those of later Run calls, or with them, and waits
-// for nothing: it is for what costs only time when it is lost.
+// Send sends the call alone or with others, in no promised order, and waits for
+// nothing: it is for what costs only time when it is lost.
 func (r *Runner) Send(ctx context.Context, s *redis.Script, keys []string, args ...any) {
 	r.add(context.WithoutCancel(ctx), Call{s, keys, args}) // the caller may be gone before it is sent
 }

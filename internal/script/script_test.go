@@ -111,17 +111,16 @@ func TestAnswersStayApart(t *testing.T) {
 	}
 }
 
-func TestSendGoesOutBeforeALaterRun(t *testing.T) {
+func TestSendOutlivesItsCaller(t *testing.T) {
 	_, rdb := redistest.Mini(t)
 	r := script.NewRunner(rdb)
 	ctx, cancel := context.WithCancel(t.Context())
-	set := redis.NewScript(`redis.call('SET', KEYS[1], ARGV[1]) return 1`)
-	for range 50 {
-		r.Send(ctx, set, []string{"k"}, "sent")
-	}
+	r.Send(ctx, redis.NewScript(`redis.call('SET', KEYS[1], ARGV[1]) return redis.call('LPUSH', KEYS[2], 1)`), []string{"k", "done"}, "sent")
 	cancel() // nobody waits for it: it is sent all the same
-	got, err := r.Run(t.Context(), redis.NewScript(`return redis.call('GET', KEYS[1])`), []string{"k"})
-	if err != nil || got != "sent" {
-		t.Fatalf("Run saw %v, %v; want what Send wrote", got, err)
+	if err := rdb.BLPop(t.Context(), 10*time.Second, "done").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if got := rdb.Get(t.Context(), "k").Val(); got != "sent" {
+		t.Fatalf("k is %q, want what Send wrote", got)
 	}
 }
