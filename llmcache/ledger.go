@@ -1,0 +1,69 @@
+package llmcache
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/nexuscore/onceq/internal/lease"
+	"github.com/nexuscore/onceq/internal/runkey"
+)
+
+// Ledger reads what calls cost and what the cache saved. What a run's own answers
+// cost is counted together with storing them; shared answers and the total trail
+// by a fifth of a second, and by what a killed process had not yet written.
+type Ledger struct{ cache *Cache }
+
+// Ledger returns the cache's ledger.
+func (c *Cache) Ledger() *Ledger { return &Ledger{c} }
+
+// Of returns the account of the run with this key, empty for an unknown one. It
+// may be asked while the run goes on. The error wraps ErrUnavailable when the
+// store does not answer.
+//
+// The run is looked for under the cache's prefix (WithPrefix), or under that of
+// the run itself when ctx belongs to it.
+func (l *Ledger) Of(ctx context.Context, key string) (Account, error) {
+	if err := runkey.Validate(key); err != nil {
+		return Account{}, fmt.Errorf("llmcache: Ledger.Of: %w", err)
+	}
+	base := runkey.Base(l.cache.prefix, key)
+	if held, ok := lease.FromContext(ctx); ok && held.Key == key {
+		base = held.Base
+	}
+	return l.cache.ledgerOf(ctx, bookKey(base))
+}
+
+// Total returns the account of the prefix, runs and calls outside runs together.
+// It is forgotten after 90 days without a call, and lists no open calls.
+func (l *Ledger) Total(ctx context.Context) (Account, error) {
+	return l.cache.ledgerOf(ctx, totalKey(l.cache.prefix))
+}
+
+func (c *Cache) ledgerOf(ctx context.Context, book string) (a Account, err error) {
+	if c.off {
+		return Account{}, nil
+	}
+	if err := c.Flush(ctx); err != nil {
+		return Account{}, err
+	}
+	err = c.ask(ctx, func(ctx context.Context) (err error) {
+		a, err = c.store.Sums(ctx, book)
+		return err
+	})
+	if err != nil {
+		return Account{}, fmt.Errorf("llmcache: ledger: %w", cannotTell(err))
+	}
+	return a, nil
+}
+
+// Flush writes what the ledger still holds in memory; call it when the process
+// ends. The error wraps ErrUnavailable when the store does not answer.
+func (c *Cache) Flush(ctx context.Context) error {
+	if c == nil || c.off {
+		return nil
+	}
+	if err := c.tally.flush(ctx); err != nil {
+		return fmt.Errorf("llmcache: write ledger: %w", cannotTell(err))
+	}
+	return nil
+}
