@@ -1,0 +1,126 @@
+package notify
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"gorm.io/gorm"
+	"gorm.io/gorm/clause"
+
+	"github.com/nexuscore/onceq/internal/lease"
+)
+
+// Enqueue stores the event for each of its destinations; it is sent once tx is
+// committed. tx is the transaction in which the host writes what the event is
+// about, or any other *gorm.DB of the same database, in which case the rows are
+// committed here. Its context is used; conditions chained on it are not.
+//
+// An event that is already there is left as it is, without an error. All rows
+// are stored or none. An error leaves the host's transaction usable where the
+// database allows it (a savepoint is taken), so that the host can decide to go
+// on without the notification. Errors about the event wrap [ErrInvalidEvent].
+// Under REPEATABLE READ and above the database may answer with a serialization
+// failure or a deadlock: the host repeats its transaction, as for any other
+// statement. An attempt that has lost its run enqueues nothing more, and gets
+// the error that its context ended with.
+//
+// After the host's commit, [Outbox.Kick] saves waiting for the next poll.
+func (o *Outbox) Enqueue(tx *gorm.DB, e Event) error {
+	if tx == nil {
+		return errors.New("notify: Enqueue: tx is nil")
+	}
+	if tx.Error != nil {
+		return fmt.Errorf("notify: Enqueue: tx has failed before: %w", tx.Error)
+	}
+	if held, ok := lease.FromContext(tx.Statement.Context); ok {
+		if err := held.Err(); err != nil {
+			return fmt.Errorf("notify: Enqueue: %w", err)
+		}
+		if e.Generation == 0 {
+			e.Generation = held.Generation
+		}
+	}
+	if e.Generation == 0 {
+		e.Generation = 1
+	}
+	rows, err := o.rows(&e)
+	if err != nil {
+		return err
+	}
+	if _, ok := tx.Statement.ConnPool.(gorm.TxCommitter); ok {
+		err = o.insert(tx, rows)
+	} else if err = o.insertAlone(tx, rows); err == nil {
+		o.Kick()
+	}
+	if err != nil {
+		return fmt.Errorf("notify: Enqueue: %w", err)
+	}
+	return nil
+}
+
+// rows checks the event and makes a row for each destination.
+func (o *Outbox) rows(e *Event) ([]row, error) {
+	if err := e.check(); err != nil {
+		return nil, err
+	}
+	payload, content, err := e.encode(o.maxPayload)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, l := range o.lanes {
+		if len(e.Destinations) == 0 || slices.Contains(e.Destinations, l.name) {
+			names = append(names, l.name)
+		}
+	}
+	for _, name := range e.Destinations {
+		if !slices.Contains(names, name) {
+			return nil, invalid("destination %q is unknown; there are %s", name, o.names())
+		}
+	}
+	now := o.store.millis()
+	rows := make([]row, len(names))
+	for i, name := range names {
+		rows[i] = row{
+			Destination: name, RunID: e.RunID, EventType: e.Type, Generation: e.Generation,
+			Status: StatePending, Token: newToken(), NextAt: now, CreatedAt: now, UpdatedAt: now,
+			Payload: payload, Content: content,
+		}
+	}
+	return rows, nil
+}
+
+// insert stores the rows in a transaction, or in a savepoint of one. They go
+// one by one: in a batch, gorm gives rows that were there the IDs of others. No
+// result is asked for: MySQL's count of rows depends on the host's DSN.
+func (o *Outbox) insert(tx *gorm.DB, rows []row) error {
+	return o.store.fresh(tx).Transaction(func(tx *gorm.DB) error {
+		for i := range rows {
+			r := rows[i] // gorm writes the ID into it
+			// The columns matter: where the unique index is missing, PostgreSQL and
+			// SQLite then refuse instead of storing the event twice.
+			err := tx.Table(o.table).Clauses(clause.OnConflict{Columns: eventKey, DoNothing: true}).Create(&r).Error
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// insertAlone repeats the transaction, which is ours, when the database asks
+// for it. A commit whose reply was lost is repeated harmlessly.
+func (o *Outbox) insertAlone(db *gorm.DB, rows []row) error {
+	ctx := db.Statement.Context
+	for n := 1; ; n++ {
+		err := o.insert(db, rows)
+		if err == nil || !repeatable(err) || n == 10 || ctx.Err() != nil {
+			return err
+		}
+		pause(ctx, backoff(n, 2*time.Millisecond, 200*time.Millisecond))
+	}
+}
+
+var eventKey = []clause.Column{{Name: "destination"}, {Name: "run_id"}, {Name: "event_type"}, {Name: "generation"}}

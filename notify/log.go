@@ -1,0 +1,33 @@
+package notify
+
+import (
+	"context"
+	"log/slog"
+)
+
+// Log returns a destination that writes the text of each message to l at level
+// Info, with the keys run, event and link. It is always the last resort, and a
+// first destination while there is none.
+func Log(name string, l *slog.Logger) Destination {
+	return Func(name, func(ctx context.Context, m Message) (Receipt, error) {
+		l.InfoContext(ctx, m.Text, "run", m.RunID, "event", m.Event, "link", m.Link)
+		return Receipt{ID: m.ID}, nil
+	})
+}
+
+// Func returns a destination that calls send, under the contract of
+// [Destination]'s Send. It cannot be asked what it has: see [WithPolicy].
+func Func(name string, send func(ctx context.Context, m Message) (Receipt, error)) Destination {
+	return funcDestination{name, send}
+}
+
+type funcDestination struct {
+	name string
+	send func(context.Context, Message) (Receipt, error)
+}
+
+// Name implements Destination.
+func (d funcDestination) Name() string { return d.name }
+
+// Send implements Destination.
+func (d funcDestination) Send(ctx context.Context, m Message) (Receipt, error) { return d.send(ctx, m) }
