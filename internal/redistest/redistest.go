@@ -41,7 +41,13 @@ func Bubble(t testing.TB) (*miniredis.Miniredis, *redis.Client) {
 	t.Cleanup(m.Close)
 	c := redis.NewClient(&redis.Options{
 		Addr:            "127.0.0.1:6379", // a literal IP: the resolver would leave the bubble
-		Dialer:          func(context.Context, string, string) (net.Conn, error) { return m.Dial() },
+		Dialer: func(context.Context, string, string) (net.Conn, error) {
+			c, err := m.Dial()
+			if err != nil {
+				return nil, err
+			}
+			return newPipeConn(c), nil
+		},
 		Protocol:        2,
 		DisableIdentity: true,
 	})
