@@ -21,11 +21,11 @@ func start(t *testing.T) (context.Context, *lease.Lease) {
 func TestExpiresAtItsMonotonicDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, l := start(t)
-		time.Sleep(27*time.Second - 1)
+		time.Sleep(27*time.Second - time.Nanosecond)
 		if err := l.Err(); err != nil {
 			t.Fatalf("just before the deadline: %v, want held", err)
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if !errors.Is(l.Err(), lease.ErrLost) || !errors.Is(context.Cause(ctx), lease.ErrLost) {
 			t.Fatalf("at the deadline: err %v, cause %v; want ErrLost for both", l.Err(), context.Cause(ctx))

@@ -1,0 +1,42 @@
+# onceq. `make demo` and `make test` need Go and a C compiler (SQLite) and nothing else.
+STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
+FUZZTIME    = 20s
+CHAOS       = 3m
+PKGS        = ./...
+
+.PHONY: help demo test vet lint race sdk fuzz chaos bench tidy
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## kill a worker in the middle of a run and watch the run go on
+	go run ./examples/crashresume
+
+test: vet lint race ## vet, lint and race tests; without Redis, PostgreSQL or MariaDB they say what they skip
+
+vet:
+	go vet $(PKGS)
+	cd llmcache/internal/sdktest && go vet ./...
+
+lint: ## gofmt and staticcheck
+	@test -z "$$(gofmt -l . | tee /dev/stderr)" || { echo "gofmt: run gofmt -w on the files above"; exit 1; }
+	go run $(STATICCHECK) $(PKGS)
+	cd llmcache/internal/sdktest && go run $(STATICCHECK) ./...
+
+race: ## all tests under the race detector
+	go test -race -timeout 15m $(PKGS)
+	cd llmcache/internal/sdktest && go test -race -timeout 10m ./...
+
+fuzz: ## each fuzz target for FUZZTIME (20s)
+	@set -e; for f in $$(grep -rlE '^func Fuzz' --include='*_test.go' .); do \
+		for t in $$(sed -nE 's/^func (Fuzz[A-Za-z0-9_]+)\(.*/\1/p' $$f); do \
+			echo "fuzz $$t in $$(dirname $$f)"; \
+			go test -run '^$$' -fuzz "^$$t$$" -fuzztime $(FUZZTIME) $$(dirname $$f); \
+		done; done
+
+bench: ## hot paths, and whole runs beside asynq alone and a naive handler, on a real Redis
+	go test -run '^$$' -bench . -benchmem ./idempotent ./checkpoint ./llmcache ./internal/bench
+
+tidy: ## go mod tidy, in both modules
+	go mod tidy
+	cd llmcache/internal/sdktest && go mod tidy
