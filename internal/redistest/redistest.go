@@ -40,7 +40,7 @@ func Bubble(t testing.TB) (*miniredis.Miniredis, *redis.Client) {
 	m.ClockTTL(true)
 	t.Cleanup(m.Close)
 	c := redis.NewClient(&redis.Options{
-		Addr:            "127.0.0.1:6379", // a literal IP: the resolver would leave the bubble
+		Addr: "127.0.0.1:6379", // a literal IP: the resolver would leave the bubble
 		Dialer: func(context.Context, string, string) (net.Conn, error) {
 			c, err := m.Dial()
 			if err != nil {
