@@ -20,6 +20,7 @@ import (
 type Attempt struct {
 	g        *Guard
 	lease    *lease.Lease
+	outer    context.Context // asynq's, only to see how it ended
 	delivery delivery
 	crashes  int
 
@@ -81,13 +82,14 @@ func (a *Attempt) SetResult(result []byte) error {
 }
 
 // Final reports whether the run would fail for good if the handler returned err
-// now: err is permanent, or transient with no retry left. It is false for nil.
+// now: err is permanent, or transient with no retry left. It is false for nil, and
+// while asynq puts the task back because the server shuts down.
 func (a *Attempt) Final(err error) bool {
-	if err == nil || a.lease.Err() != nil {
+	if err == nil || a.lease.Err() != nil || errors.Is(err, ErrLeaseLost) {
 		return false
 	}
 	class, _ := a.g.classify(err)
-	return class == ClassPermanent || class == ClassTransient && a.delivery.spent()
+	return class == ClassPermanent || class == ClassTransient && a.delivery.spent() && !endedByAsynq(a.outer)
 }
 
 // Progress records that the attempt in ctx got something done; see
@@ -201,13 +203,14 @@ func (g *Guard) began(ctx context.Context, d delivery, owner string, sent time.T
 	default:
 		return nil, nil, nil, fmt.Errorf("begin of run %q: %w %v", d.key, errNoAnswer, r)
 	}
+	outer := ctx
 	ctx, l := lease.New(ctx, lease.Config{
 		Prefix: g.prefix, Key: d.key, Base: g.base(d.key),
 		Owner: owner, Token: r.num(1), Attempt: int(r.num(2)), Generation: d.generation,
 		Fingerprint: d.fingerprint, Stamp: r.str(4), Snapshot: r.bytes(5),
 		TTL: g.ttl, Margin: g.ttl / 10,
 	}, sent)
-	a := &Attempt{g: g, lease: l, delivery: d, crashes: int(r.num(3))}
+	a := &Attempt{g: g, lease: l, outer: outer, delivery: d, crashes: int(r.num(3))}
 	ctx = context.WithValue(scope.New(ctx, "", ""), attemptKey{}, a)
 	return ctx, a, nil, nil
 }

@@ -93,11 +93,11 @@ func (a *Attempt) settle(ctx context.Context, err error) error {
 	if err == nil {
 		return a.succeed(ctx)
 	}
-	class, wait := a.g.classify(err)
-	switch {
-	case errors.Is(err, ErrLeaseLost):
+	if errors.Is(err, ErrLeaseLost) {
 		return a.lost(err, err)
-	case class == ClassPermanent, class == ClassTransient && a.delivery.spent() && !endedByAsynq(ctx):
+	}
+	class, wait := a.g.classify(err)
+	if a.Final(err) {
 		return a.fail(ctx, err, class)
 	}
 	return a.retry(ctx, err, class, wait)
