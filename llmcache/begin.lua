@@ -20,7 +20,11 @@ local owner = ARGV[1]
 if ARGV[7] ~= '1' then
   local v = redis.call('HMGET', KEYS[1], 'd', 'calls', 'in', 'out', 'cached', 'cost', 'unpriced')
   if v[1] then
-    if tonumber(ARGV[6]) > 0 then redis.call('PEXPIRE', KEYS[1], ARGV[6]) end
+    local ttl = redis.call('PTTL', KEYS[1])
+    if ttl < tonumber(ARGV[6]) then
+      ttl = tonumber(ARGV[6])
+      redis.call('PEXPIRE', KEYS[1], ARGV[6])
+    end
     if KEYS[5] and redis.call('SET', KEYS[4], '1', 'PX', 60000, 'NX') then
       local names = {'calls', 'in', 'out', 'cached', 'cost', 'unpriced'}
       for i, name in ipairs(names) do
@@ -28,7 +32,7 @@ if ARGV[7] ~= '1' then
       end
       redis.call('PEXPIRE', KEYS[5], ARGV[5])
     end
-    return {'found', v[1], redis.call('PTTL', KEYS[1])}
+    return {'found', v[1], ttl}
   end
 end
 
