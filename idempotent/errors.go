@@ -33,6 +33,9 @@ var (
 	ErrPayloadMismatch = errors.New("onceq: same run key, other payload")
 	// ErrPoisoned (no): the run crashed its worker too often and is failed now.
 	ErrPoisoned = errors.New("onceq: run crashed too often")
+	// ErrOrphaned (no): the run had neither an attempt nor a delivery any more and
+	// could be given none; it is failed now. See [Recoverer].
+	ErrOrphaned = errors.New("onceq: run orphaned")
 	// ErrInvalid (no): an argument or option is not allowed; the message names it.
 	ErrInvalid = errors.New("onceq: invalid")
 )

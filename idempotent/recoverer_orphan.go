@@ -1,0 +1,203 @@
+package idempotent
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/nexuscore/onceq/internal/runkey"
+)
+
+var (
+	//go:embed recover_fail.lua
+	recoverFailLua    string
+	recoverFailScript = redis.NewScript(recoverFailLua)
+)
+
+// orphan is a run without a lease and without an outcome, as its record has it.
+type orphan struct {
+	key         string
+	state       State // StateRunning: its attempt died; StateRetrying: another was to follow
+	again       bool  // it was given a delivery before, and that should have begun
+	process     string
+	token       int64
+	generation  int
+	attempt     int
+	maxRetry    int // of its last delivery
+	retried     int
+	used        bool // the attempt that ended used up one more
+	delivery    string
+	queue       string
+	taskType    string
+	timeout     time.Duration
+	fingerprint string
+	reason      string
+	payload     []byte // nil when it is not in the record
+}
+
+func newOrphan(key string, e entry, f reply) orphan {
+	o := orphan{
+		key: key, state: parseState(f.str(0)), process: f.str(1), token: f.num(2),
+		generation: max(1, int(f.num(3))), attempt: int(f.num(4)), maxRetry: int(f.num(5)), retried: int(f.num(6)),
+		used: f.str(7) == "1", delivery: f.str(8), queue: f.str(9), taskType: f.str(10),
+		timeout: time.Duration(f.num(11)) * time.Millisecond, fingerprint: f.str(12), reason: f.str(13), payload: f.bytes(14),
+	}
+	o.used = o.used && o.state == StateRetrying
+	o.again = e.process == "" && o.state == StateRunning
+	return o
+}
+
+// left is what remains of the retries. A crash uses none.
+func (o *orphan) left() int {
+	n := o.maxRetry - o.retried
+	if o.used {
+		n--
+	}
+	return max(0, n)
+}
+
+// stuckFor is how long a delivery that is in its queue is trusted to begin.
+const stuckFor = 30 * time.Second
+
+// help gives the run what it lacks. It returns when to look at it again; zero
+// means never. An error says that nothing was decided.
+func (r *Recoverer) help(ctx context.Context, o orphan) (time.Duration, error) {
+	if o.queue == "" {
+		r.g.log(o.key).Warn("onceq: run died outside any queue, it cannot be delivered again", "token", o.token)
+		return 0, nil
+	}
+	last, err := r.task(o.queue, o.delivery)
+	if err != nil {
+		return 0, err
+	}
+	if last != nil && onItsWay(last, o.state) {
+		return stuckFor, nil
+	}
+	switch {
+	case o.used && o.spent() && last != nil && last.State == asynq.TaskStateArchived:
+		return 0, r.fail(ctx, o, last, "its retries are spent and its task is archived; the last attempt: "+o.reason)
+	case last == nil && o.payload == nil:
+		return 0, r.fail(ctx, o, last, "its task is gone and its payload was too large to keep")
+	case last != nil && !last.Deadline.IsZero() && !time.Now().Before(last.Deadline):
+		return 0, r.fail(ctx, o, last, "its task's deadline is over")
+	}
+	return r.deliver(ctx, o, last)
+}
+
+// spent reports whether the attempt that ended used up the last retry.
+func (o *orphan) spent() bool { return o.retried >= o.maxRetry }
+
+// onItsWay reports whether asynq is about to deliver the task by itself.
+func onItsWay(t *asynq.TaskInfo, s State) bool {
+	switch t.State {
+	case asynq.TaskStatePending, asynq.TaskStateAggregating:
+		return true
+	case asynq.TaskStateRetry, asynq.TaskStateScheduled:
+		// A crash is not worth a wait. The wait of a retry was chosen.
+		return s == StateRetrying || time.Until(t.NextProcessAt) < time.Second
+	}
+	return false
+}
+
+// task is nil when asynq does not have it.
+func (r *Recoverer) task(queue, id string) (*asynq.TaskInfo, error) {
+	info, err := r.g.inspector.GetTaskInfo(queue, id)
+	switch {
+	case err == nil:
+		return info, nil
+	case errors.Is(err, asynq.ErrTaskNotFound), errors.Is(err, asynq.ErrQueueNotFound):
+		return nil, nil
+	}
+	return nil, fmt.Errorf("%w: task %s: %w", ErrUnavailable, id, err)
+}
+
+// mostDeliveries bounds how many new deliveries one attempt's end can lead to.
+const mostDeliveries = 8
+
+// deliver enqueues the run. The task ID follows from the token of the attempt that
+// ended, so of all that try one succeeds; a further one is made only when the
+// delivery that has the ID is dead as well.
+func (r *Recoverer) deliver(ctx context.Context, o orphan, last *asynq.TaskInfo) (time.Duration, error) {
+	t, opts := o.task(last)
+	for n := 1; n <= mostDeliveries; n++ {
+		id := redeliveryID(o.key, o.token)
+		if n > 1 {
+			id += "." + strconv.Itoa(n)
+		}
+		if id == o.delivery {
+			continue
+		}
+		call, cancel := context.WithTimeout(ctx, r.g.opTimeout)
+		_, err := r.g.client.EnqueueContext(call, t, append(opts, asynq.TaskID(id))...)
+		cancel()
+		if err == nil {
+			r.g.log(o.key).Warn("onceq: orphaned run delivered again", "task", id, "queue", o.queue, "token", o.token,
+				"attempt", o.attempt, "process", o.process, "state", o.state.String(), "retries_left", o.left())
+			return lookAgain, nil
+		}
+		if !errors.Is(err, asynq.ErrTaskIDConflict) {
+			return 0, fmt.Errorf("%w: enqueue %s: %w", ErrUnavailable, id, err)
+		}
+		there, err := r.task(o.queue, id)
+		if err != nil {
+			return 0, err
+		}
+		switch {
+		case there == nil: // begun and gone within this moment
+			return lookAgain, nil
+		case there.State == asynq.TaskStateActive && !o.again:
+			return lookAgain, nil
+		case there.State == asynq.TaskStateActive, there.State == asynq.TaskStateArchived, there.State == asynq.TaskStateCompleted:
+			// Its worker died before it began, or asynq gave it up.
+		default:
+			return stuckFor, nil
+		}
+	}
+	r.g.log(o.key).Error("onceq: orphaned run has many deliveries and none begins; left to asynq's recovery",
+		"token", o.token, "deliveries", mostDeliveries)
+	return stuckFor, nil
+}
+
+// task is the delivery that replaces last, which is nil when asynq has forgotten it.
+func (o *orphan) task(last *asynq.TaskInfo) (*asynq.Task, []asynq.Option) {
+	opts := []asynq.Option{asynq.Queue(o.queue), asynq.MaxRetry(o.left())}
+	t := asynq.NewTask(o.taskType, o.payload)
+	if last != nil {
+		t = asynq.NewTaskWithHeaders(last.Type, last.Payload, last.Headers)
+		opts = append(opts, keptOptions(last)...)
+	} else {
+		opts = append(opts, asynq.Timeout(max(time.Second, o.timeout)))
+	}
+	return carry(t, o.key, o.generation, o.fingerprint), opts
+}
+
+// fail ends the run: nothing can deliver it.
+func (r *Recoverer) fail(ctx context.Context, o orphan, last *asynq.TaskInfo, why string) error {
+	g, base := r.g, r.g.base(o.key)
+	var v any
+	err := ErrUnavailable
+	for range 3 { // a lost reply would end the run in silence
+		if err != nil {
+			call, cancel := context.WithTimeout(ctx, g.opTimeout)
+			v, err = g.run.Run(call, recoverFailScript, []string{runkey.Lock(base), recordKey(base)},
+				o.token, ms(g.retention), bounded(why), g.process)
+			cancel()
+		}
+	}
+	if err != nil || v != int64(1) { // cannot tell, or it went on
+		return err
+	}
+	err = fmt.Errorf("%w: %s", ErrOrphaned, why)
+	g.log(o.key).Error("onceq: run failed", "attempt", o.attempt, "token", o.token, "err", err)
+	t, _ := o.task(last)
+	r.work.Go(func() { // it must not keep other runs waiting
+		g.failed(ctx, Failure{Key: o.key, Generation: o.generation, Token: o.token, Attempt: o.attempt, Err: err, Task: t})
+	})
+	return nil
+}
