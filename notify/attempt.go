@@ -126,7 +126,9 @@ func (l *lane) settle(ctx context.Context, r *row, to State, why error, set map[
 	if why != nil {
 		set["last_error"] = storable(why.Error(), maxLastError)
 	}
+	l.o.settling.Store(r.ID, nil)
 	err := l.write(ctx, r, to, set)
+	l.o.settling.Delete(r.ID)
 	attrs := []any{
 		"row", r.ID, "destination", l.name, "run", r.RunID, "event", r.EventType, "generation", r.Generation,
 		"attempt", r.Attempts, "from", string(r.Status), "to", string(to),

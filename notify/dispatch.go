@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 )
@@ -59,16 +60,21 @@ func (o *Outbox) Drain(ctx context.Context) (err error) {
 		return err
 	}
 	o.Kick()
+	left := "an unknown number of"
 	for {
 		if s := o.start(ctx); s != nil { // again if a Run beside it ended
 			defer func() { err = errors.Join(err, o.end(s)) }()
 		}
 		n, err := o.store.open(ctx, o.destinations())
-		if err == nil && n == 0 {
+		switch {
+		case ctx.Err() != nil:
+			return fmt.Errorf("notify: Drain: %s notifications are left: %w", left, context.Cause(ctx))
+		case err != nil:
+			o.logger.WarnContext(ctx, "notify: cannot read the outbox", "err", err)
+		case n == 0:
 			return nil
-		}
-		if ctx.Err() != nil {
-			return fmt.Errorf("notify: Drain: %d notifications are left: %w", n, errors.Join(context.Cause(ctx), err))
+		default:
+			left = strconv.FormatInt(n, 10)
 		}
 		pause(ctx, min(o.poll, 50*time.Millisecond))
 	}
@@ -123,20 +129,29 @@ func (o *Outbox) hung() error {
 // sweep finds rows whose worker died: their lease is over and nobody said what
 // became of them. It is apart from the lanes, which a destination may block.
 func (o *Outbox) sweep(ctx context.Context) {
+	compared := time.Now()
 	for ctx.Err() == nil {
-		rows, err := o.store.expired(ctx, o.destinations(), 100)
+		if time.Since(compared) > time.Minute {
+			o.store.compare(ctx)
+			compared = time.Now()
+		}
+		rows, err := o.store.expired(ctx, o.destinations(), sweepBatch)
 		if err != nil && ctx.Err() == nil {
 			o.logger.WarnContext(ctx, "notify: cannot read the outbox", "err", err)
 		}
 		for i := range rows {
 			r := &rows[i]
-			o.lane(r.Destination).doubt(ctx, r, errLeaseOver)
+			if _, known := o.settling.Load(r.ID); !known { // else we are about to write it
+				o.lane(r.Destination).doubt(ctx, r, errLeaseOver)
+			}
 		}
-		if len(rows) < 100 {
+		if len(rows) < sweepBatch {
 			pause(ctx, o.poll)
 		}
 	}
 }
+
+const sweepBatch = 100
 
 var errLeaseOver = errors.New("the worker that was sending it did not come back")
 

@@ -85,7 +85,7 @@ func (o *Outbox) rows(e *Event) ([]row, error) {
 	for i, name := range names {
 		rows[i] = row{
 			Destination: name, RunID: e.RunID, EventType: e.Type, Generation: e.Generation,
-			Status: StatePending, Token: newToken(), NextAt: now, CreatedAt: now, UpdatedAt: now,
+			Status: StatePending, Token: newToken(), CreatedAt: now, UpdatedAt: now, // NextAt 0: by any clock
 			Payload: payload, Content: content,
 		}
 	}

@@ -24,8 +24,12 @@ type lane struct {
 
 func newLane(o *Outbox, d Destination) *lane {
 	finder, _ := d.(Reconciler)
+	policy, chosen := o.policies[d.Name()]
+	if a, ok := d.(PolicyAdviser); ok && !chosen {
+		policy = a.DefaultPolicy()
+	}
 	return &lane{
-		o: o, name: d.Name(), dest: d, finder: finder, policy: o.policies[d.Name()],
+		o: o, name: d.Name(), dest: d, finder: finder, policy: policy,
 		slots: make(chan struct{}, o.concurrency), kick: make(chan struct{}, 1),
 	}
 }

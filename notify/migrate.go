@@ -60,6 +60,9 @@ func (o *Outbox) ready(ctx context.Context) error {
 	s := newSchema(o.store.dialect, o.table)
 	for n := 1; ; n++ {
 		err := s.verify(o.store.fresh(o.store.db).WithContext(ctx))
+		if err == nil {
+			o.store.compare(ctx)
+		}
 		if err == nil || errors.Is(err, ErrSchema) || ctx.Err() != nil {
 			return err
 		}

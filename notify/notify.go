@@ -20,6 +20,8 @@ type Outbox struct {
 	store store
 	lanes []*lane // one for each destination, in the order of New
 
+	settling sync.Map // row ID → nothing: results that wait for the database
+
 	mu      sync.Mutex // guards running
 	running *session   // nil while nothing is sent
 }

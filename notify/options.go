@@ -73,7 +73,8 @@ func defaults() config {
 }
 
 // WithTable names the table; default "notification_logs". Lower-case letters,
-// digits and underscores, at most 48 bytes, for names of indexes are made of it.
+// digits and underscores, no reserved word, at most 48 bytes, for names of indexes
+// are made of it.
 func WithTable(name string) Option { return func(c *config) { c.table = name } }
 
 // WithLogger sets where transitions are logged; default slog.Default().

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -146,6 +147,36 @@ func must(t *testing.T, err error) {
 
 func done(run string) Event {
 	return Event{RunID: run, Type: "done", Payload: map[string]int{"phases": 7}, Content: Content{Text: run + " is done"}}
+}
+
+// bubble runs f in virtual time, with an outbox on SQLite.
+func bubble(t *testing.T, dest []Destination, opts []Option, f func(t *testing.T, o *Outbox)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		d := dbtest.New(t, "sqlite")
+		f(t, outboxOn(t, d.DB, dest, append([]Option{WithLogger(quiet)}, opts...)...))
+	})
+}
+
+// running runs the outbox until the test or stop ends it.
+func running(t *testing.T, o *Outbox) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- o.Run(ctx) }()
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	}
+	t.Cleanup(stop)
+	return stop
 }
 
 func TestSendsWhatWasEnqueued(t *testing.T) {

@@ -24,7 +24,8 @@ type store struct {
 	db      *gorm.DB
 	table   string
 	dialect dialect
-	now     func() time.Time // nil for the clock of this machine, corrected
+	now     func() time.Time // nil for clock
+	clock   clock
 }
 
 // fresh is db without the host's conditions and settings that are not ours. gorm's
@@ -37,19 +38,10 @@ func (s *store) rows(ctx context.Context) *gorm.DB {
 	return s.fresh(s.db).WithContext(ctx).Table(s.table)
 }
 
-func (s *store) time() time.Time {
-	if s.now != nil {
-		return s.now()
-	}
-	return time.Now()
-}
-
-func (s *store) millis() int64 { return s.time().UnixMilli() }
-
 // due lists rows of a destination whose time has come, in the order of their time.
 func (s *store) due(ctx context.Context, destination string, state State, limit int) (ids []int64, err error) {
 	err = s.rows(ctx).Where("destination = ? AND status = ? AND next_at <= ?", destination, state, s.millis()).
-		Order("next_at").Limit(limit).Pluck("id", &ids).Error
+		Order("next_at, id").Limit(limit).Pluck("id", &ids).Error
 	return ids, err
 }
 

@@ -227,7 +227,7 @@ func (s *schema) upgradeIndexes(db *gorm.DB) error {
 			haveUnique = true
 		case x.Primary && x.isTooNarrow():
 			return fmt.Errorf("%w: the primary key of table %s is %s: it must be id", ErrSchema, s.table, strings.Join(x.Columns, ", "))
-		case x.Name == due && slices.Equal(x.Columns, []string{"destination", "status", "next_at"}):
+		case x.Name == due && slices.Equal(x.Columns, []string{"destination", "status", "next_at", "id"}):
 			haveDue = true
 		case x.isTooNarrow() || x.Name == unique || x.Name == due:
 			if err := run(db, s.drop(x)); err != nil {

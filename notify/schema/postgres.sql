@@ -26,4 +26,4 @@ CREATE TABLE notification_logs (
     sent_at BIGINT NOT NULL
 );
 CREATE UNIQUE INDEX notification_logs_event_key ON notification_logs (destination, run_id, event_type, generation);
-CREATE INDEX notification_logs_due_idx ON notification_logs (destination, status, next_at);
+CREATE INDEX notification_logs_due_idx ON notification_logs (destination, status, next_at, id);
