@@ -141,6 +141,12 @@ var streams = []stream{
 		want:     Outcome{Complete: true, Refused: true, Model: "gpt-4o"},
 	},
 	{
+		name: "chat, every kind of line end, byte order mark", call: streaming(OpenAIChat, 1), media: eventStream,
+		body:     "\xef\xbb\xbfdata: " + chatText + "\r\n\n" + "data: " + chatStop + "\r\r" + "data: " + chatUsage + "\n\r\n" + "id: 7\rdata: [DONE]\r\n\n",
+		terminal: "[DONE]\r",
+		want:     Outcome{Complete: true, Model: "gpt-4o-2024-08-06", Usage: chatTokens},
+	},
+	{
 		name: "legacy completion", call: streaming(OpenAIChat, 1), media: eventStream,
 		body:     sse(`{"object":"text_completion","choices":[{"text":"a","index":0,"finish_reason":null}],"model":"i"}`, `{"choices":[{"text":"","index":0,"finish_reason":"stop"}],"model":"i"}`, "[DONE]"),
 		terminal: "[DONE]\n",

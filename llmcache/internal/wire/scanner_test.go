@@ -92,6 +92,19 @@ func TestCompleteAtTheTerminalEvent(t *testing.T) {
 	}
 }
 
+// TestDoneMarkThatGoesOn: the mark counts before its empty line only while it is
+// all there is of the event.
+func TestDoneMarkThatGoesOn(t *testing.T) {
+	c, head := streaming(OpenAIChat, 1), sse(chatText, chatStop)
+	for tail, want := range map[string]bool{
+		"data: [DONE]": false, "data: [DONE]\n": true, "data: [DONE]\nda": false, "data: [DONE]\ndata: x\n": false, "data: [DONE] \n": false,
+	} {
+		if got := scan(c, eventStream, 0, errOpen, head+tail); got.Complete != want {
+			t.Errorf("%q: %+v", tail, got)
+		}
+	}
+}
+
 func TestAnySplitGivesTheSameVerdict(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, s := range streams {
@@ -152,6 +165,7 @@ func TestIncompleteStreams(t *testing.T) {
 		{"response error event", streaming(OpenAIResponses, 1), eventStream, named(responseDelta, `{"type":"error","code":"ERR","message":"x","param":null}`, responseCompleted), reasonError},
 		{"response incomplete for an unknown reason", streaming(OpenAIResponses, 1), eventStream, named(responseDelta, `{"type":"response.incomplete","response":{"incomplete_details":{"reason":"???"}}}`), "incomplete"},
 		{"gemini without finish reason", gemini, eventStream, sse(geminiText), reasonNoFinish},
+		{"gemini, cut behind the last candidate", gemini, eventStream, sse(geminiStop) + "data: {\"usage", reasonNoEnd},
 		{"gemini malformed call", gemini, eventStream, sse(strings.Replace(geminiStop, "STOP", "MALFORMED_FUNCTION_CALL", 1)), "a candidate failed"},
 		{"gemini error", gemini, "application/json", "[" + geminiText + `,{"error":{"code":503,"message":"overloaded"}}]`, reasonError},
 		{"gemini, something behind the array", gemini, "application/json", "[" + geminiStop + "]]", "something follows the end of the array"},

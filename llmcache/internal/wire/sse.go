@@ -36,7 +36,7 @@ func (l *lines) next(p []byte, keep func(line []byte) bool) (line, rest []byte, 
 			seg = seg[:min(len(seg), max(0, l.limit+1-len(l.line)))] // one over says that it was longer
 		}
 		l.line = append(l.line, seg...)
-		l.drop = len(l.line) > l.limit || !keep(l.line)
+		l.drop = !keep(l.line)
 	}
 	if end < 0 {
 		return nil, nil, false
