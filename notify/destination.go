@@ -75,8 +75,16 @@ type Reconciler interface {
 	// tell. The outbox allows for the delay with which a destination shows what
 	// it took: it believes "not there" only some time after the last attempt. A
 	// [SendError] of kind [Permanent] says that asking again is useless, for
-	// example because a scope is missing; RetryAfter is honoured.
+	// example because a scope is missing. RetryAfter is honoured, and a question
+	// that was RateLimited does not count.
 	Find(ctx context.Context, m Message) (Receipt, bool, error)
+}
+
+// PolicyAdviser is a [Destination] that knows which [Policy] is right for it;
+// [WithPolicy] overrides it. An [HTTP] destination whose receiver takes nothing
+// twice advises [Resend].
+type PolicyAdviser interface {
+	DefaultPolicy() Policy
 }
 
 // Kind says what is known about a message after an attempt that failed.

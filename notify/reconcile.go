@@ -45,9 +45,8 @@ func (l *lane) reconcile(ctx context.Context, c *claimed) {
 func (l *lane) cannotTell(ctx context.Context, r *row, e *SendError) {
 	checks := r.Checks + 1
 	switch {
-	case e.RateLimited:
-		d := l.close(e.RetryAfter)
-		l.settle(ctx, r, StateUncertain, e, map[string]any{"next_at": l.in(d)})
+	case e.RateLimited: // of asking, which says nothing about sending: the gate stays open
+		l.settle(ctx, r, StateUncertain, e, map[string]any{"next_at": l.in(l.wait(checks, e))})
 	case e.Kind == Permanent || checks >= l.o.maxChecks:
 		l.decide(ctx, r, fmt.Errorf("asked %d times: %w", checks, e), map[string]any{"checks": checks})
 	default:
