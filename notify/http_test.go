@@ -197,6 +197,7 @@ func TestWebhookReplyClasses(t *testing.T) {
 		{"ok", notifytest.None, "sent", 1},
 		{"ok with a newline", notifytest.Reply("ok\n"), "sent", 0},
 		{"200 with something else", notifytest.Reply("<html>login</html>"), "uncertain", 0},
+		{"200, cut", notifytest.Fault{Body: "ok, not", Cut: 2}, "uncertain", 0},
 		{"200 and nothing", notifytest.Fault{Status: 200}, "uncertain", 0},
 		{"accepted, dropped", notifytest.AcceptThenDrop, "uncertain", 1},
 		{"accepted, 500", notifytest.AcceptThenStatus(500), "uncertain", 1},
@@ -269,7 +270,7 @@ func TestWebhookMessage(t *testing.T) {
 		t.Fatal(err)
 	}
 	seen := fake.Seen(notifytest.Channel)
-	if seen[0].Text != "&lt;!everyone&gt; hi\n<https://example.com/1>" || seen[0].ThreadTS != m.Thread || len(seen[0].Mentions()) != 0 {
+	if seen[0].Text != "&lt;!everyone&gt; hi\n<https://example.com/1>" || seen[0].ThreadTS != m.Thread || len(seen[0].Mentions()) != 0 || seen[0].Parse != "none" {
 		t.Errorf("%+v", seen[0])
 	}
 	if diff := cmp.Diff([]string{"<!here>"}, seen[1].Mentions()); diff != "" {

@@ -135,6 +135,9 @@ func TestReportsFromStrangers(t *testing.T) {
 		if strings.Contains(seen.Text+string(seen.Blocks), "@everyone") {
 			t.Errorf("%s calls everyone", name)
 		}
+		if b := string(seen.Blocks); name != "template" && strings.Count(b, "mrkdwn") != strings.Count(b, `"verbatim":true`) {
+			t.Errorf("%s lets Slack look for names: %s", name, b)
+		}
 		if seen.Blocks == nil {
 			t.Errorf("%s: blocks were left out", name)
 		}
@@ -176,6 +179,23 @@ func TestRedact(t *testing.T) {
 	} {
 		if got := redact(in, 1000); got != want {
 			t.Errorf("redact(%q)\n got %q\nwant %q", in, got, want)
+		}
+	}
+}
+
+func TestSlackLink(t *testing.T) {
+	for in, want := range map[string]string{
+		"https://example.com/a?b=1&c=<d>|e":                "<https://example.com/a?b=1&amp;c=%3Cd%3E%7Ce|x>",
+		"https://ann:s3cret@example.com/":                  "<https://example.com/|x>",
+		"javascript:alert(1)":                              "",
+		"//example.com":                                    "",
+		"https://":                                         "",
+		"https://example.com/" + strings.Repeat("a", 2000): "",
+		"": "",
+	} {
+		got, ok := slackLink(in, "x")
+		if got != want || ok != (want != "") {
+			t.Errorf("slackLink(%q) = %q, %v", in, got, ok)
 		}
 	}
 }

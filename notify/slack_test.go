@@ -74,6 +74,7 @@ func TestSlackReplyClasses(t *testing.T) {
 		{"accepted, reply dropped", notifytest.AcceptThenDrop, "uncertain", 1},
 		{"accepted, reply cut", notifytest.AcceptThenCut, "uncertain", 1},
 		{"accepted, reply malformed", notifytest.AcceptThenMalformed, "uncertain", 1},
+		{"whole, then cut", notifytest.Fault{Body: `{"ok":true,"ts":"1700000000.000100"}   `, Cut: 37}, "uncertain", 0},
 		{"malformed", notifytest.Malformed, "uncertain", 0},
 		{"empty reply", notifytest.Fault{Status: 200}, "uncertain", 0},
 		{"ok false without an error", notifytest.Reply(`{"ok":false}`), "uncertain", 0},
@@ -260,6 +261,9 @@ func TestSlackMessageAsPosted(t *testing.T) {
 	if diff := cmp.Diff(want, seen[0].Text); diff != "" {
 		t.Error(diff)
 	}
+	if seen[0].Parse != "none" {
+		t.Errorf("parse %q lets Slack look for names", seen[0].Parse)
+	}
 	if seen[1].ThreadTS != first.ID || string(seen[1].Blocks) != `[{"type":"new_kind","n":12345678901234567890}]` {
 		t.Errorf("second: %+v", seen[1])
 	}
@@ -293,12 +297,15 @@ func TestSlackTrims(t *testing.T) {
 				t.Errorf("section ends %q", v[len(v)-60:])
 			}
 		}},
-		{"header, fields, context", "", `[{"type":"header","text":{"type":"plain_text","text":"` + long + `"}},
+		{"header, fields, context", "", `[{"type":"header","n":12345678901234567890,"text":{"type":"plain_text","text":"` + long + `"}},
 			{"type":"section","fields":[` + strings.Repeat(`{"type":"mrkdwn","text":"`+long+`"},`, 11) + `{"type":"mrkdwn","text":"y"}]},
 			{"type":"context","elements":[` + strings.Repeat(`{"type":"mrkdwn","text":"`+long+`"},`, 11) + `{"type":"mrkdwn","text":"y"}]}]`,
 			func(t *testing.T, m notifytest.Message) {
 				if n := strings.Count(m.Visible(), "x… (cut)"); n != 21 {
 					t.Errorf("%d texts say that they were cut", n)
+				}
+				if !strings.Contains(string(m.Blocks), "12345678901234567890") {
+					t.Errorf("a number changed: %s", m.Blocks)
 				}
 			}},
 		{"many blocks", "", many, func(t *testing.T, m notifytest.Message) {

@@ -199,6 +199,7 @@ func (s *Slack) postMessage(args url.Values) answer {
 		User:      BotUser,
 		Text:      args.Get("text"),
 		ThreadTS:  args.Get("thread_ts"),
+		Parse:     args.Get("parse"),
 		Broadcast: args.Get("reply_broadcast") == "true",
 	}
 	if raw := args.Get("metadata"); raw != "" {

@@ -28,6 +28,9 @@ type Message struct {
 	// JSON object of any shape, as other apps write them. Its "ts" and
 	// "thread_ts" are set by the server.
 	Raw json.RawMessage
+	// Parse is the parse argument: unless it is "none", Slack looks for bare
+	// names in Text, too.
+	Parse string
 	// Webhook says that the message came through an incoming webhook.
 	Webhook bool
 }

@@ -19,12 +19,13 @@ func (s *Slack) webhook(w http.ResponseWriter, r *http.Request) {
 			Text     string          `json:"text"`
 			Blocks   json.RawMessage `json:"blocks"`
 			ThreadTS string          `json:"thread_ts"`
+			Parse    string          `json:"parse"`
 		}
 		if json.Unmarshal(raw, &in) != nil {
 			status = http.StatusBadRequest
 			return []byte("invalid_payload")
 		}
-		a := s.accept(channel, Message{User: BotUser, Text: in.Text, Blocks: in.Blocks, ThreadTS: in.ThreadTS, Webhook: true})
+		a := s.accept(channel, Message{User: BotUser, Text: in.Text, Blocks: in.Blocks, ThreadTS: in.ThreadTS, Parse: in.Parse, Webhook: true})
 		code, _ := a["error"].(string)
 		if a["ok"] == true {
 			return []byte("ok")
