@@ -54,7 +54,7 @@ func (e *envelope) plain(state []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := make([]byte, 0, len(head)+len(state)+len(state)/2+64)
+	b := make([]byte, 0, len(head)+base64.StdEncoding.EncodedLen(len(state))+64)
 	b = append(b, head[:len(head)-1]...)
 	b = append(b, `,"state":`...)
 	if e.Codec == JSON.Name() {
