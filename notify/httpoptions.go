@@ -44,7 +44,7 @@ func WithTimeout(d time.Duration) DestinationOption {
 }
 
 // WithHTTPClient sends through the host's client, for its proxy, certificates or
-// tracing. Redirects are not followed all the same. Its transport must not
+// tracing; nil for the default. Redirects are not followed all the same. Its transport must not
 // retry: retries below us are messages sent twice. The default client opens a
 // connection for each request, see [NewHTTP].
 func WithHTTPClient(client *http.Client) DestinationOption {

@@ -80,7 +80,8 @@ func WithTable(name string) Option { return func(c *config) { c.table = name } }
 // WithLogger sets where transitions are logged; default slog.Default().
 func WithLogger(l *slog.Logger) Option { return func(c *config) { c.logger = l } }
 
-// WithPolicy sets the policy of one destination; default [Hold].
+// WithPolicy sets the policy of one destination; default [Hold], or what a
+// [PolicyAdviser] advises.
 func WithPolicy(destination string, p Policy) Option {
 	return func(c *config) { c.policies[destination] = p }
 }
