@@ -48,6 +48,18 @@ func (h *heart) remove(a *Attempt) {
 	}
 }
 
+// onlyZombies reports whether handlers still run and asynq waits for none of them.
+func (h *heart) onlyZombies() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for a := range h.live {
+		if a.outer.Err() == nil {
+			return false
+		}
+	}
+	return len(h.live) > 0
+}
+
 func (h *heart) beat() {
 	h.mu.Lock()
 	attempts := make([]*Attempt, 0, len(h.live))

@@ -127,8 +127,9 @@ func (r *Recoverer) Run(ctx context.Context) error {
 }
 
 // Shutdown stops looking and waits for what is under way, WithOnFailed's function
-// included. Call it after the server's Shutdown: from here on this process is judged
-// by the TTL of its leases. It may be called twice and without Start.
+// included. Call it after the server's Shutdown: from here on attempts that work are
+// judged by the TTL of their leases, and those of handlers that ignored the server's
+// shutdown are taken over at once. It may be called twice and without Start.
 func (r *Recoverer) Shutdown() {
 	r.mu.Lock()
 	started, first := r.cancel != nil, !r.closed
@@ -138,10 +139,11 @@ func (r *Recoverer) Shutdown() {
 	}
 	r.mu.Unlock()
 	r.work.Wait()
-	if started && first && r.presence != nil {
+	// A process that says goodbye must not be taken for dead. One that leaves only
+	// handlers behind whose task asynq has taken back may be: its runs need not wait.
+	if started && first && r.presence != nil && !r.g.heart.onlyZombies() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second) // Shutdown has no context and must end
 		defer cancel()
-		// A process that says goodbye must not be taken for dead.
 		if err := r.g.rdb.ZRem(ctx, presentKey(r.g.prefix), r.g.process).Err(); err != nil && err != redis.Nil {
 			r.g.logger.Warn("onceq: recoverer could not sign off; attempts that still run may lose their lease", "err", err)
 		}
