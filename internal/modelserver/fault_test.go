@@ -256,3 +256,40 @@ func TestFlags(t *testing.T) {
 		}
 	}
 }
+
+// stuckWriter takes nothing until it is let go.
+type stuckWriter struct {
+	http.ResponseWriter
+	free chan struct{}
+}
+
+func (w stuckWriter) Write(p []byte) (int, error) {
+	<-w.free
+	return len(p), nil
+}
+
+func TestCloseWaitsForHandlers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := New()
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := stuckWriter{httptest.NewRecorder(), make(chan struct{})}
+		go s.ServeHTTP(w, httptest.NewRequest("GET", "/v1/models", nil))
+		synctest.Wait()
+		closed := false
+		go func() {
+			_ = s.Close()
+			closed = true
+		}()
+		synctest.Wait()
+		if closed {
+			t.Error("closed while a handler was at work")
+		}
+		close(w.free)
+		synctest.Wait()
+		if !closed {
+			t.Error("not closed after the last handler")
+		}
+	})
+}
