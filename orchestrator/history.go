@@ -1,0 +1,61 @@
+package orchestrator
+
+import (
+	"context"
+	"slices"
+
+	"github.com/nexuscore/onceq/internal/database"
+)
+
+// Kind says what happened to a run.
+type Kind string
+
+// The kinds of history entries.
+const (
+	Created        Kind = "created"         // the run was accepted
+	AttemptBegun   Kind = "attempt_begun"   // a worker took it
+	Resumed        Kind = "resumed"         // the attempt goes on from a checkpoint; Phase is the first to run
+	Discarded      Kind = "discarded"       // a checkpoint was not used; Detail says why
+	PhaseFinished  Kind = "phase_finished"  // Duration
+	PhaseUnsaved   Kind = "phase_unsaved"   // a phase finished, its checkpoint could not be saved
+	PhaseFailed    Kind = "phase_failed"    // Duration, Detail
+	AttemptFailed  Kind = "attempt_failed"  // another will follow; Detail is the error
+	RunSucceeded   Kind = "succeeded"       // Duration from the generation's first attempt
+	RunFailed      Kind = "failed"          // Detail is the error
+	RerunRequested Kind = "rerun_requested" // Detail says whether from scratch
+	Redelivered    Kind = "redelivered"     // the run had lost its delivery; Detail says who gave it another
+)
+
+// Entry is a line of a run's history.
+type Entry struct {
+	ID         int64  `gorm:"column:id;primaryKey;autoIncrement"`
+	RunID      string `gorm:"column:run_id"`
+	At         int64  `gorm:"column:at"` // UTC epoch milliseconds
+	Kind       Kind   `gorm:"column:kind"`
+	Generation int    `gorm:"column:generation"`
+	Attempt    int    `gorm:"column:attempt"`     // 0 for what no attempt did
+	Phase      string `gorm:"column:phase"`       // "" outside of phases
+	DurationMS int64  `gorm:"column:duration_ms"` // 0 where nothing took time
+	Detail     string `gorm:"column:detail"`      // at most 1,000 bytes
+}
+
+// maxEntries bounds one answer; a run can be retried for as long as it is rate limited.
+const maxEntries = 1000
+
+// History returns what happened to a run, the oldest first; of more than 1,000
+// entries the newest 1,000. A run that does not exist has none.
+func (r *Runs) History(ctx context.Context, runID string) ([]Entry, error) {
+	if checkRunID(runID) != nil {
+		return nil, nil
+	}
+	var list []Entry
+	err := database.Fresh(ctx, r.db).Table(r.historyTable()).Where("run_id = ?", runID).
+		Order("id DESC").Limit(maxEntries).Find(&list).Error
+	if err != nil {
+		return nil, cannotTell("history of a run", err)
+	}
+	slices.Reverse(list)
+	return list, nil
+}
+
+func (r *Runs) historyTable() string { return r.table + "_history" }

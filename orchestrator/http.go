@@ -1,0 +1,193 @@
+package orchestrator
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/nexuscore/onceq/idempotent"
+)
+
+// HTTP offers the dispatcher to programs in any language:
+//
+//	POST /runs               accept a run: {"requirement": "...", "parameters": {...}, "run_id": "..."}
+//	GET  /runs               the newest runs; ?status=FAILED&limit=50&before=<id>
+//	GET  /runs/{id}          one run
+//	GET  /runs/{id}/history  what happened to it
+//	POST /runs/{id}/rerun    start a failed run again; {"from_scratch": true}
+//
+// An Idempotency-Key header names the run, as run_id does, so that a request that
+// is sent twice starts one run. Answers: 202 accepted; 200 that run has succeeded,
+// with its result; 409 it is queued, running, waiting for a retry or has failed, with
+// Retry-After where waiting helps; 422 that key was used for something else; 400 and
+// 413 with the field and the limit; 404; 503 cannot tell, ask again with the same key.
+// Errors are application/problem+json. Nothing here asks who is calling: put it
+// behind what does, and under http.StripPrefix where it has another place.
+func (d *Dispatcher) HTTP() http.Handler {
+	a := &api{d}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /runs", a.create)
+	mux.HandleFunc("GET /runs", a.list)
+	mux.HandleFunc("GET /runs/{id}", a.status)
+	mux.HandleFunc("GET /runs/{id}/history", a.history)
+	mux.HandleFunc("POST /runs/{id}/rerun", a.rerun)
+	return mux
+}
+
+type api struct{ d *Dispatcher }
+
+func (a *api) create(w http.ResponseWriter, r *http.Request) {
+	var n NewRun
+	// A character may be written as an escape six times as long.
+	if err := readJSON(w, r, int64(6*2*a.d.runs.maxInput+4096), false, &n); err != nil {
+		a.refuse(w, err, nil)
+		return
+	}
+	key, err := idempotencyKey(r.Header)
+	switch {
+	case err != nil:
+		a.refuse(w, err, nil)
+		return
+	case key != "" && n.RunID != "" && n.RunID != key:
+		a.refuse(w, fieldf("run_id", "it differs from the Idempotency-Key header: give one of them"), nil)
+		return
+	case key != "":
+		n.RunID = key
+	}
+	run, err := a.d.Create(r.Context(), n)
+	if run.RunID != "" { // relative, because we may stand under any prefix
+		w.Header().Set("Location", "runs/"+url.PathEscape(run.RunID))
+	}
+	a.answer(w, run, err)
+}
+
+// answer says what became of a run that was asked for. A run that has succeeded is
+// no problem but the result that the caller wants.
+func (a *api) answer(w http.ResponseWriter, run Run, err error) {
+	if err != nil && !errors.Is(err, idempotent.ErrAlreadySucceeded) {
+		a.refuse(w, err, &run)
+		return
+	}
+	status, _ := idempotent.HTTPStatus(err)
+	writeJSON(w, status, "application/json", show(run))
+}
+
+func (a *api) status(w http.ResponseWriter, r *http.Request) {
+	run, err := a.d.Status(r.Context(), r.PathValue("id"))
+	if err != nil {
+		a.refuse(w, err, nil)
+		return
+	}
+	writeJSON(w, http.StatusOK, "application/json", show(run))
+}
+
+func (a *api) list(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	f := Filter{Status: Status(q.Get("status"))}
+	for name, to := range map[string]func(int64){
+		"limit":  func(n int64) { f.Limit = int(min(n, 1<<20)) },
+		"before": func(n int64) { f.Before = n },
+	} {
+		s := q.Get(name)
+		if s == "" {
+			continue
+		}
+		n, err := strconv.ParseInt(s, 10, 64)
+		if err != nil || n < 1 {
+			a.refuse(w, fieldf(name, "%.40q is not a number from 1", s), nil)
+			return
+		}
+		to(n)
+	}
+	runs, err := a.d.runs.List(r.Context(), f)
+	if err != nil {
+		a.refuse(w, err, nil)
+		return
+	}
+	views := make([]view, len(runs))
+	for i, run := range runs {
+		views[i] = show(run)
+	}
+	writeJSON(w, http.StatusOK, "application/json", map[string]any{"runs": views})
+}
+
+func (a *api) history(w http.ResponseWriter, r *http.Request) {
+	run, err := a.d.Status(r.Context(), r.PathValue("id"))
+	if err != nil {
+		a.refuse(w, err, nil)
+		return
+	}
+	list, err := a.d.runs.History(r.Context(), run.RunID)
+	if err != nil {
+		a.refuse(w, err, nil)
+		return
+	}
+	views := make([]entryView, len(list))
+	for i, e := range list {
+		views[i] = entryView{
+			At: stamp(e.At), Kind: e.Kind, Generation: e.Generation, Attempt: e.Attempt,
+			Phase: e.Phase, DurationMS: e.DurationMS, Detail: e.Detail,
+		}
+	}
+	writeJSON(w, http.StatusOK, "application/json", map[string]any{"run_id": run.RunID, "history": views})
+}
+
+func (a *api) rerun(w http.ResponseWriter, r *http.Request) {
+	var how struct {
+		FromScratch bool `json:"from_scratch"`
+	}
+	if err := readJSON(w, r, 1024, true, &how); err != nil {
+		a.refuse(w, err, nil)
+		return
+	}
+	run, err := a.d.Rerun(r.Context(), r.PathValue("id"), how.FromScratch)
+	a.answer(w, run, err)
+}
+
+// view is a run as the API shows it.
+type view struct {
+	ID          int64  `json:"id"`
+	RunID       string `json:"run_id"`
+	Requirement string `json:"requirement"`
+	Parameters  JSON   `json:"parameters,omitempty"`
+	Status      Status `json:"status"`
+	Generation  int    `json:"generation"`
+	Attempts    int    `json:"attempts"`
+	Phase       string `json:"phase,omitempty"`
+	PhasesDone  int    `json:"phases_done"`
+	PhasesTotal int    `json:"phases_total"`
+	Error       string `json:"error,omitempty"`
+	Result      JSON   `json:"result,omitempty"`
+	CreatedAt   string `json:"created_at"`
+	UpdatedAt   string `json:"updated_at"`
+	StartedAt   string `json:"started_at,omitempty"`
+	FinishedAt  string `json:"finished_at,omitempty"`
+}
+
+func show(r Run) view {
+	return view{
+		ID: r.ID, RunID: r.RunID, Requirement: r.Requirement, Parameters: r.Parameters, Status: r.Status,
+		Generation: r.Generation, Attempts: r.Attempts, Phase: r.Phase, PhasesDone: r.PhasesDone,
+		PhasesTotal: r.PhasesTotal, Error: r.Error, Result: r.Result, CreatedAt: stamp(r.CreatedAt),
+		UpdatedAt: stamp(r.UpdatedAt), StartedAt: stamp(r.StartedAt), FinishedAt: stamp(r.FinishedAt),
+	}
+}
+
+type entryView struct {
+	At         string `json:"at"`
+	Kind       Kind   `json:"kind"`
+	Generation int    `json:"generation"`
+	Attempt    int    `json:"attempt,omitempty"`
+	Phase      string `json:"phase,omitempty"`
+	DurationMS int64  `json:"duration_ms,omitempty"`
+	Detail     string `json:"detail,omitempty"`
+}
+
+func stamp(ms int64) string {
+	if ms == 0 {
+		return ""
+	}
+	return time.UnixMilli(ms).UTC().Format("2006-01-02T15:04:05.000Z07:00")
+}
