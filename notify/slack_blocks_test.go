@@ -71,4 +71,3 @@ func TestSlackTrims(t *testing.T) {
 		})
 	}
 }
-

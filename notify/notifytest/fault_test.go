@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"net/url"
 	"strings"
 	"testing"
@@ -101,3 +102,16 @@ func TestAlwaysOnCallClear(t *testing.T) {
 	}
 }
 
+func TestUnknownMethod(t *testing.T) {
+	fake, _ := start(t)
+	resp, err := http.Get(fake.URL() + "chat.delete")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, _ := io.ReadAll(resp.Body)
+	if string(b) != `{"error":"unknown_method","ok":false}` {
+		t.Errorf("%s", b)
+	}
+	http.DefaultClient.CloseIdleConnections()
+}

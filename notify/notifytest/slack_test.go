@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"net/url"
 	"strings"
 	"syscall"
@@ -384,18 +383,4 @@ func TestOptionsAreChecked(t *testing.T) {
 			t.Error("accepted")
 		}
 	}
-}
-
-func TestUnknownMethod(t *testing.T) {
-	fake, _ := start(t)
-	resp, err := http.Get(fake.URL() + "chat.delete")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	b, _ := io.ReadAll(resp.Body)
-	if string(b) != `{"error":"unknown_method","ok":false}` {
-		t.Errorf("%s", b)
-	}
-	http.DefaultClient.CloseIdleConnections()
 }
