@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"gorm.io/gorm"
+
+	"github.com/nexuscore/onceq/internal/database"
 )
 
 // attempt sends a claimed row once and writes what came of it.
@@ -164,6 +166,6 @@ func (l *lane) write(ctx context.Context, r *row, to State, set map[string]any) 
 		if err == nil || errors.Is(err, errStale) || detached.Err() != nil {
 			return err
 		}
-		pause(detached, backoff(n, 20*time.Millisecond, time.Second))
+		database.Pause(detached, backoff(n, 20*time.Millisecond, time.Second))
 	}
 }

@@ -1,7 +1,6 @@
 package notify
 
 import (
-	"context"
 	"math/rand/v2"
 	"time"
 )
@@ -15,14 +14,4 @@ func backoff(n int, base, limit time.Duration) time.Duration {
 		d = base << shift
 	}
 	return d/10 + rand.N(d-d/10)
-}
-
-// pause waits for d or the end of ctx.
-func pause(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
 }

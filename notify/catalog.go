@@ -7,15 +7,17 @@ import (
 	"strings"
 
 	"gorm.io/gorm"
+
+	"github.com/nexuscore/onceq/internal/database"
 )
 
 // dialect is a family of databases, as gorm's drivers name it.
 type dialect string
 
 const (
-	sqlite   dialect = "sqlite"
-	postgres dialect = "postgres"
-	mysql    dialect = "mysql"
+	sqlite   dialect = database.SQLite
+	postgres dialect = database.Postgres
+	mysql    dialect = database.MySQL
 )
 
 func dialectOf(db *gorm.DB) (dialect, error) {

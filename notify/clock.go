@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync/atomic"
 	"time"
+
+	"github.com/nexuscore/onceq/internal/database"
 )
 
 // clock is the database's clock as this machine knows it. Leases in the table are
@@ -28,7 +30,7 @@ func (s *store) compare(ctx context.Context) {
 	}
 	var ms int64
 	start := time.Now()
-	err := s.fresh(s.db).WithContext(ctx).Raw(q).Scan(&ms).Error
+	err := database.Fresh(ctx, s.db).Raw(q).Scan(&ms).Error
 	if took := time.Since(start); err == nil && took < maxRoundTrip {
 		s.clock.offset.Store(int64(time.UnixMilli(ms).Sub(start.Add(took / 2))))
 	}

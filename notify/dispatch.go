@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/nexuscore/onceq/internal/database"
 )
 
 // ErrRunning is returned by [Outbox.Run] when this outbox is running already.
@@ -76,7 +78,7 @@ func (o *Outbox) Drain(ctx context.Context) (err error) {
 		default:
 			left = strconv.FormatInt(n, 10)
 		}
-		pause(ctx, min(o.poll, 50*time.Millisecond))
+		database.Pause(ctx, min(o.poll, 50*time.Millisecond))
 	}
 }
 
@@ -146,7 +148,7 @@ func (o *Outbox) sweep(ctx context.Context) {
 			}
 		}
 		if len(rows) < sweepBatch {
-			pause(ctx, o.poll)
+			database.Pause(ctx, o.poll)
 		}
 	}
 }

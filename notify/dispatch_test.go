@@ -12,6 +12,7 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/nexuscore/onceq/internal/database"
 	"github.com/nexuscore/onceq/internal/dbtest"
 )
 
@@ -246,7 +247,7 @@ func TestLateResultChangesNothing(t *testing.T) {
 // eventually polls: rows send no event.
 func eventually(t *testing.T, f func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !f(); pause(t.Context(), 5*time.Millisecond) {
+	for end := time.Now().Add(20 * time.Second); !f(); database.Pause(t.Context(), 5*time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("it did not happen in 20 s")
 		}

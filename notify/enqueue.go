@@ -4,11 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 
+	"github.com/nexuscore/onceq/internal/database"
 	"github.com/nexuscore/onceq/internal/lease"
 )
 
@@ -49,12 +49,7 @@ func (o *Outbox) Enqueue(tx *gorm.DB, e Event) error {
 	if err != nil {
 		return err
 	}
-	if _, ok := tx.Statement.ConnPool.(gorm.TxCommitter); ok {
-		err = o.insert(tx, rows)
-	} else if err = o.insertAlone(tx, rows); err == nil {
-		o.Kick()
-	}
-	if err != nil {
+	if err := o.insert(tx, rows); err != nil {
 		return fmt.Errorf("notify: Enqueue: %w", err)
 	}
 	return nil
@@ -92,11 +87,11 @@ func (o *Outbox) rows(e *Event) ([]row, error) {
 	return rows, nil
 }
 
-// insert stores the rows in a transaction, or in a savepoint of one. They go
-// one by one: in a batch, gorm gives rows that were there the IDs of others. No
-// result is asked for: MySQL's count of rows depends on the host's DSN.
+// insert stores the rows in a savepoint of the host's transaction, or in one of
+// ours. They go one by one: in a batch, gorm gives rows that were there the IDs
+// of others. No result is asked for: MySQL's count of rows depends on the DSN.
 func (o *Outbox) insert(tx *gorm.DB, rows []row) error {
-	return o.store.fresh(tx).Transaction(func(tx *gorm.DB) error {
+	store := func(tx *gorm.DB) error {
 		for i := range rows {
 			r := rows[i] // gorm writes the ID into it
 			// The columns matter: where the unique index is missing, PostgreSQL and
@@ -107,20 +102,19 @@ func (o *Outbox) insert(tx *gorm.DB, rows []row) error {
 			}
 		}
 		return nil
-	})
-}
-
-// insertAlone repeats the transaction, which is ours, when the database asks
-// for it. A commit whose reply was lost is repeated harmlessly.
-func (o *Outbox) insertAlone(db *gorm.DB, rows []row) error {
-	ctx := db.Statement.Context
-	for n := 1; ; n++ {
-		err := o.insert(db, rows)
-		if err == nil || !repeatable(err) || n == 10 || ctx.Err() != nil {
-			return err
-		}
-		pause(ctx, backoff(n, 2*time.Millisecond, 200*time.Millisecond))
 	}
+	ctx := tx.Statement.Context
+	if _, ok := tx.Statement.ConnPool.(gorm.TxCommitter); ok {
+		// Never repeated here: after a deadlock MySQL has ended the host's transaction,
+		// and what we insert would be committed without it.
+		return database.Fresh(ctx, tx).Transaction(store)
+	}
+	// Harmless to repeat, also when only the reply to the commit was lost.
+	if err := database.Transaction(ctx, tx, store); err != nil {
+		return err
+	}
+	o.Kick()
+	return nil
 }
 
 var eventKey = []clause.Column{{Name: "destination"}, {Name: "run_id"}, {Name: "event_type"}, {Name: "generation"}}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/nexuscore/onceq/internal/database"
 )
 
 // lane is one destination's way out: workers, gate and clock of its own, so
@@ -45,7 +47,7 @@ func (l *lane) wake() {
 func (l *lane) run(ctx context.Context, wg *sync.WaitGroup) {
 	for ctx.Err() == nil {
 		if d := l.gate(); d > 0 {
-			pause(ctx, d) // no kick opens the gate
+			database.Pause(ctx, d) // no kick opens the gate
 			continue
 		}
 		found, began, err := l.pass(ctx, wg)
@@ -54,10 +56,10 @@ func (l *lane) run(ctx context.Context, wg *sync.WaitGroup) {
 			if ctx.Err() == nil {
 				l.o.logger.WarnContext(ctx, "notify: cannot read the outbox", "destination", l.name, "err", err)
 			}
-			pause(ctx, l.o.poll)
+			database.Pause(ctx, l.o.poll)
 		case began > 0:
 		case found > 0: // others were faster with all of it
-			pause(ctx, l.o.poll/20)
+			database.Pause(ctx, l.o.poll/20)
 		default:
 			l.idle(ctx)
 		}

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
-	"strings"
 	"time"
 
 	"gorm.io/gorm"
+
+	"github.com/nexuscore/onceq/internal/database"
 )
 
 // ErrSchema is wrapped by errors that say that the table is not what the outbox
@@ -28,26 +28,18 @@ func (o *Outbox) Migrate(ctx context.Context) error {
 	if _, ok := o.store.db.Statement.ConnPool.(gorm.TxCommitter); ok {
 		return fmt.Errorf("notify: Migrate: the outbox was made with a transaction, it needs the database")
 	}
-	db := o.store.fresh(o.store.db).WithContext(ctx)
 	s := newSchema(o.store.dialect, o.table)
-	if err := s.verify(db); err == nil {
+	if err := s.verify(database.Fresh(ctx, o.store.db)); err == nil {
 		return nil
 	}
-	upgrade := func(tx *gorm.DB) error {
-		if err := s.upgrade(tx); err != nil {
+	// MySQL commits every change of a schema at once: each step of an upgrade leaves
+	// a table that the next call can go on from.
+	err := database.Exclusively(ctx, o.store.db, "onceq/notify/"+o.table, func(db *gorm.DB) error {
+		if err := s.upgrade(db); err != nil {
 			return err
 		}
-		return s.verify(tx)
-	}
-	var err error
-	switch o.store.dialect {
-	case postgres:
-		err = s.lockPostgres(db, upgrade)
-	case mysql:
-		err = s.lockMySQL(db, upgrade)
-	default:
-		err = s.lockSQLite(db, upgrade)
-	}
+		return s.verify(db)
+	})
 	if err != nil {
 		return fmt.Errorf("notify: Migrate: %w", err)
 	}
@@ -59,7 +51,7 @@ func (o *Outbox) Migrate(ctx context.Context) error {
 func (o *Outbox) ready(ctx context.Context) error {
 	s := newSchema(o.store.dialect, o.table)
 	for n := 1; ; n++ {
-		err := s.verify(o.store.fresh(o.store.db).WithContext(ctx))
+		err := s.verify(database.Fresh(ctx, o.store.db))
 		if err == nil {
 			o.store.compare(ctx)
 		}
@@ -67,73 +59,6 @@ func (o *Outbox) ready(ctx context.Context) error {
 			return err
 		}
 		o.logger.WarnContext(ctx, "notify: cannot read the outbox", "err", err)
-		pause(ctx, backoff(n, 100*time.Millisecond, 10*time.Second))
+		database.Pause(ctx, backoff(n, 100*time.Millisecond, 10*time.Second))
 	}
-}
-
-func (s *schema) lockID() int64 {
-	h := fnv.New64a()
-	_, _ = h.Write([]byte("onceq/notify/" + s.table))
-	return int64(h.Sum64())
-}
-
-// lockPostgres uses a lock that ends with the transaction; DDL is part of it.
-func (s *schema) lockPostgres(db *gorm.DB, f func(*gorm.DB) error) error {
-	return db.Transaction(func(tx *gorm.DB) error {
-		if err := tx.Exec("SELECT pg_advisory_xact_lock(?)", s.lockID()).Error; err != nil {
-			return err
-		}
-		return f(tx)
-	})
-}
-
-// lockMySQL uses a named lock of a connection; DDL is not transactional there, so
-// every step of an upgrade leaves a table that the next call can go on from.
-func (s *schema) lockMySQL(db *gorm.DB, f func(*gorm.DB) error) error {
-	return db.Connection(func(conn *gorm.DB) error {
-		conn = conn.Session(&gorm.Session{NewDB: true})
-		name := fmt.Sprintf("onceq-%x", uint64(s.lockID()))
-		var got *int
-		if err := conn.Raw("SELECT GET_LOCK(CONCAT(?, MD5(DATABASE())), 60)", name).Scan(&got).Error; err != nil {
-			return err
-		}
-		if got == nil || *got != 1 {
-			return errors.New("another process has been migrating for 60 s")
-		}
-		defer func() {
-			// The connection goes back to a pool, where nothing else would end the lock.
-			detached, cancel := context.WithTimeout(context.WithoutCancel(db.Statement.Context), 5*time.Second)
-			defer cancel()
-			conn.WithContext(detached).Exec("DO RELEASE_LOCK(CONCAT(?, MD5(DATABASE())))", name)
-		}()
-		return f(conn)
-	})
-}
-
-// lockSQLite takes the write lock before it looks. The busy timeout of the DSN may
-// be none, so it waits here.
-func (s *schema) lockSQLite(db *gorm.DB, f func(*gorm.DB) error) error {
-	ctx := db.Statement.Context
-	return db.Connection(func(conn *gorm.DB) (err error) {
-		conn = conn.Session(&gorm.Session{NewDB: true})
-		for n := 1; ; n++ {
-			if err = conn.Exec("BEGIN IMMEDIATE").Error; err == nil {
-				break
-			}
-			if !strings.Contains(err.Error(), "locked") || n == 200 || ctx.Err() != nil {
-				return err
-			}
-			pause(ctx, backoff(n, 10*time.Millisecond, 500*time.Millisecond))
-		}
-		defer func() {
-			end := "COMMIT"
-			if err != nil {
-				end = "ROLLBACK"
-			}
-			detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-			defer cancel()
-			err = errors.Join(err, conn.WithContext(detached).Exec(end).Error)
-		}()
-		return f(conn)
-	})
 }

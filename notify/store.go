@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"strings"
 	"time"
 
 	"gorm.io/gorm"
-	"gorm.io/gorm/logger"
+
+	"github.com/nexuscore/onceq/internal/database"
 )
 
 // errStale says that a row is no longer ours: its lease ran out and somebody
@@ -28,14 +28,8 @@ type store struct {
 	clock   clock
 }
 
-// fresh is db without the host's conditions and settings that are not ours. gorm's
-// own logger is off: it would write payloads. Errors are returned instead.
-func (s *store) fresh(db *gorm.DB) *gorm.DB {
-	return db.Session(&gorm.Session{NewDB: true, SkipDefaultTransaction: true, Logger: logger.Discard})
-}
-
 func (s *store) rows(ctx context.Context) *gorm.DB {
-	return s.fresh(s.db).WithContext(ctx).Table(s.table)
+	return database.Fresh(ctx, s.db).Table(s.table)
 }
 
 // due lists rows of a destination whose time has come, in the order of their time.
@@ -105,23 +99,6 @@ func (s *store) move(ctx context.Context, r *row, to State, token string, set ma
 		return errStale
 	}
 	return nil
-}
-
-// repeatable reports whether the database asks for the transaction to be
-// repeated: deadlock, serialization failure, SQLite busy. Drivers are not
-// imported here, so their errors are known by what they print.
-func repeatable(err error) bool {
-	var pg interface{ SQLState() string }
-	if errors.As(err, &pg) {
-		return pg.SQLState() == "40001" || pg.SQLState() == "40P01"
-	}
-	s := err.Error()
-	for _, mark := range []string{"Error 1213", "Error 1205", "Error 1020", "database is locked", "database table is locked"} {
-		if strings.Contains(s, mark) {
-			return true
-		}
-	}
-	return false
 }
 
 // expired lists rows whose worker did not come back in time.
