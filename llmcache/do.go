@@ -59,7 +59,7 @@ func Do[T any](ctx context.Context, c *Cache, req Request, fn func(context.Conte
 	if err != nil {
 		return zero, err
 	}
-	w := &call{place: p, model: req.Model, invoke: func(ctx context.Context, _ func(any)) result {
+	w := &call{place: p, model: req.Model, invoke: func(ctx context.Context, _ *flight) result {
 		a, err := fn(ctx)
 		return assess(c, p, req.Model, a, err)
 	}}

@@ -125,7 +125,7 @@ func (c *Cache) direct(ctx context.Context, f *flight, w *call) outcome {
 		}
 	}
 	close(f.paying)
-	r := w.invoke(ctx, f.offer)
+	r := w.invoke(ctx, f)
 	c.tried(r)
 	if !c.off {
 		c.count(w.place, r.cost)
@@ -133,10 +133,9 @@ func (c *Cache) direct(ctx context.Context, f *flight, w *call) outcome {
 	return outcome{result: r}
 }
 
-func (f *flight) offer(v any) { f.offers <- v }
-
 // pay makes the call and settles what it leaves.
 func (c *Cache) pay(ctx context.Context, f *flight, w *call, owner string) outcome {
+	f.owner = owner
 	close(f.paying)
 	settled := false
 	defer func() {
@@ -144,7 +143,7 @@ func (c *Cache) pay(ctx context.Context, f *flight, w *call, owner string) outco
 			c.drop(ctx, w, owner)
 		}
 	}()
-	r := w.invoke(ctx, f.offer)
+	r := w.invoke(ctx, f)
 	settled = true
 	c.tried(r)
 	c.settle(ctx, w, owner, r)

@@ -13,8 +13,7 @@ type call struct {
 	*place
 	model string // as the request names it
 	// invoke makes the call. ctx ends when nobody waits for the answer any longer.
-	// What it offers reaches the caller that leads at once, before invoke returns.
-	invoke func(ctx context.Context, offer func(any)) result
+	invoke func(ctx context.Context, f *flight) result
 }
 
 // result is what came of making a call.
@@ -33,9 +32,11 @@ type result struct {
 type outcome struct {
 	result
 	replayed bool
-	led      bool   // the caller's own call
-	live     any    // what invoke offered; then the rest is not known yet
-	leave    func() // with live: to be called once, when the caller needs no more
+	led      bool // the caller's own call
+	// live is what invoke offered: the caller has something to read from, and stays
+	// aboard the flight until it calls land.
+	live   any
+	flight *flight
 }
 
 // flight is one call that any number of callers wait for. It belongs to none of
@@ -44,9 +45,14 @@ type flight struct {
 	key    string
 	cancel context.CancelFunc
 	paying chan struct{} // closed when it stops waiting for others and calls
-	offers chan any      // to the caller that leads
+	offers chan any      // to the caller that leads, before the call has ended
+	solo   chan struct{} // closed when there will be nothing to join
 	done   chan struct{} // closed after out is set
+	// leader ends when the caller that leads needs no more.
+	leader     context.Context
+	leaderLeft context.CancelFunc
 
+	owner  string  // of the lease, for invoke; "" without one
 	aboard int     // guarded by Cache.mu
 	out    outcome // set before done is closed
 }
@@ -98,11 +104,13 @@ func (c *Cache) board(ctx context.Context, w *call, private bool) (f *flight, le
 		return f, false
 	}
 	// Detached: the call must survive the caller that happened to be first.
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	ctx = context.WithoutCancel(ctx)
 	f = &flight{
-		key: w.slot.Key, cancel: cancel, aboard: 1,
-		paying: make(chan struct{}), offers: make(chan any, 1), done: make(chan struct{}),
+		key: w.slot.Key, aboard: 1, paying: make(chan struct{}), offers: make(chan any, 1),
+		solo: make(chan struct{}), done: make(chan struct{}),
 	}
+	f.leader, f.leaderLeft = context.WithCancel(ctx)
+	ctx, f.cancel = context.WithCancel(ctx)
 	if !private {
 		c.flights[f.key] = f
 	}
@@ -110,15 +118,28 @@ func (c *Cache) board(ctx context.Context, w *call, private bool) (f *flight, le
 	return f, true
 }
 
-// leave counts a caller out; after the last one the call is cancelled.
-func (c *Cache) leave(f *flight) {
+// leave counts a caller out, and reports whether it was the last one: then the
+// call is cancelled.
+func (c *Cache) leave(f *flight, leads bool) (last bool) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if f.aboard--; f.aboard > 0 {
-		return
+	f.aboard--
+	if last = f.aboard == 0; last {
+		c.removeLocked(f)
+		f.cancel()
 	}
+	c.mu.Unlock()
+	if leads { // after cancel: who sees the leader gone can tell whether others wait
+		f.leaderLeft()
+	}
+	return last
+}
+
+// disband sends those who joined away, to make their own calls.
+func (c *Cache) disband(f *flight) {
+	c.mu.Lock()
 	c.removeLocked(f)
-	f.cancel()
+	c.mu.Unlock()
+	close(f.solo)
 }
 
 func (c *Cache) removeLocked(f *flight) {
@@ -127,11 +148,14 @@ func (c *Cache) removeLocked(f *flight) {
 	}
 }
 
-// await waits for the flight, false when patience ended first. Patience is only
-// for the calls of others.
+// await waits for the flight, false when the caller has to make its own call:
+// patience ended first, or there is nothing to join. Patience is only for the
+// calls of others.
 func (c *Cache) await(ctx context.Context, f *flight, leads bool, patience <-chan time.Time) (outcome, bool) {
-	paying, offers := f.paying, f.offers
-	if !leads {
+	paying, offers, solo := f.paying, f.offers, f.solo
+	if leads {
+		solo = nil
+	} else {
 		paying, offers = nil, nil
 	}
 	for {
@@ -139,20 +163,24 @@ func (c *Cache) await(ctx context.Context, f *flight, leads bool, patience <-cha
 		case <-paying:
 			paying, patience = nil, nil
 		case v := <-offers:
-			return outcome{live: v, leave: func() { c.leave(f) }}, true
+			return outcome{live: v, flight: f}, true
 		case <-f.done:
-			c.leave(f)
-			if leads && f.out.err != nil {
-				if p, ok := errors.AsType[*panicError](f.out.err); ok {
-					panic(p)
-				}
+			if leads && len(f.offers) > 0 {
+				return outcome{live: <-f.offers, flight: f}, true // both were ready
+			}
+			c.leave(f, leads)
+			if p, ok := errors.AsType[*panicError](f.out.err); ok && leads {
+				panic(p)
 			}
 			return f.out, true
 		case <-ctx.Done():
-			c.leave(f)
+			c.leave(f, leads)
 			return outcome{result: result{err: ended(ctx)}}, true
 		case <-patience:
-			c.leave(f)
+			c.leave(f, leads)
+			return outcome{}, false
+		case <-solo:
+			c.leave(f, leads)
 			return outcome{}, false
 		}
 	}

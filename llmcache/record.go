@@ -39,6 +39,7 @@ const (
 	maxFields    = 64
 	maxFieldSize = 16 << 10
 	maxCuts      = 1 << 16
+	maxGap       = 24 * time.Hour
 	// recordOverhead is more than everything beside the body can take.
 	recordOverhead = 1<<21 + 2*maxFields*maxFieldSize
 )
@@ -62,7 +63,7 @@ func (r *record) marshal() []byte {
 	b = binary.AppendUvarint(b, uint64(len(r.cuts)))
 	for _, c := range r.cuts {
 		b = binary.AppendUvarint(b, uint64(c.size))
-		b = binary.AppendUvarint(b, uint64(max(0, c.gap.Microseconds())))
+		b = binary.AppendUvarint(b, uint64(min(max(c.gap, 0), maxGap).Microseconds()))
 	}
 	b = binary.AppendUvarint(b, uint64(len(r.body)))
 	return append(b, r.body...)
@@ -86,7 +87,7 @@ func unmarshalRecord(b []byte) (*record, error) {
 	sizes := 0
 	for range n {
 		c := cut{size: int(d.uint(math.MaxInt32))}
-		c.gap = time.Duration(d.uint(uint64(24*time.Hour/time.Microsecond))) * time.Microsecond
+		c.gap = time.Duration(d.uint(uint64(maxGap.Microseconds()))) * time.Microsecond
 		sizes += c.size
 		if d.failed {
 			break
