@@ -204,10 +204,10 @@ func (a *attempt) answer(req chatRequest, call Call) {
 		select {
 		case <-a.t.hanging:
 		case <-a.ctx.Done():
-			a.outcome = Left
-			return
 		case <-a.s.ctx.Done():
-			panic(http.ErrAbortHandler)
+		}
+		if !a.await(0) {
+			return
 		}
 	}
 	text := answerTo(call.Phase, call.Task, req)
@@ -233,6 +233,7 @@ func (a *attempt) await(d time.Duration) bool {
 	if a.s.wait(a.ctx, d) {
 		return true
 	}
+	// Close ends the clients' contexts too, after the server's own.
 	if a.s.ctx.Err() != nil {
 		panic(http.ErrAbortHandler)
 	}

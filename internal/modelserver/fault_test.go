@@ -293,3 +293,33 @@ func TestCloseWaitsForHandlers(t *testing.T) {
 		}
 	})
 }
+
+// leavingWriter is a client that is gone once it has read the reason why the
+// text ended, before [DONE]. The writes still succeed, into a buffer.
+type leavingWriter struct {
+	*httptest.ResponseRecorder
+	leave context.CancelFunc
+}
+
+func (w leavingWriter) Write(p []byte) (int, error) {
+	if strings.Contains(string(p), `"finish_reason":"stop"`) {
+		w.leave()
+	}
+	return w.ResponseRecorder.Write(p)
+}
+
+func TestClientThatLeavesBeforeDone(t *testing.T) {
+	s, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	ctx, leave := context.WithCancel(t.Context())
+	body := `{"model":"m","stream":true,"messages":[{"role":"system","content":"task: context"}]}`
+	r := httptest.NewRequest("POST", "/v1/chat/completions", strings.NewReader(body)).WithContext(ctx)
+	w := leavingWriter{httptest.NewRecorder(), leave}
+	s.ServeHTTP(w, r)
+	if got := s.Calls()[0].Outcome; got != Left || strings.Contains(w.Body.String(), "[DONE]") {
+		t.Errorf("outcome %q, want left", got)
+	}
+}
