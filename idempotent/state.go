@@ -51,6 +51,7 @@ type Run struct {
 	Ended      time.Time     // when the outcome was written; zero if there is none
 	RetryAt    time.Time     // when a retrying run is due
 	Reason     string        // why the last attempt failed
+	Delivery   string        // asynq task ID of the delivery that the last attempt came with
 	Result     []byte        // what SetResult left; nil for none
 }
 
@@ -74,7 +75,7 @@ func (g *Guard) Lookup(ctx context.Context, key string) (Run, error) {
 	f := fields.Val()
 	r := Run{
 		Key: key, State: parseState(f["state"]), Generation: int(atoi(f["gen"])), Attempt: int(atoi(f["attempt"])),
-		Crashes: int(atoi(f["crashes"])), Token: atoi(f["token"]), Reason: f["reason"],
+		Crashes: int(atoi(f["crashes"])), Token: atoi(f["token"]), Reason: f["reason"], Delivery: f["delivery"],
 		Began: unixMilli(f["began"]), Ended: unixMilli(f["ended"]), RetryAt: unixMilli(f["retry_at"]),
 		LeaseLeft: max(0, left.Val()),
 	}
