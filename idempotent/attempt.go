@@ -225,18 +225,19 @@ func (a *Attempt) finish(ctx context.Context, outcome State, reason string) erro
 	if outcome != StateSucceeded {
 		result = nil
 	}
-	index := ""
+	keys := []string{runkey.Lock(l.Base), recordKey(l.Base), runkey.Checkpoint(l.Base)}
 	if g.indexed {
-		index = processLeasesKey(g.prefix, g.process)
+		keys = append(keys, processLeasesKey(g.prefix, g.process))
 	}
-	keys := append([]string{runkey.Lock(l.Base), recordKey(l.Base), runkey.Checkpoint(l.Base), index}, l.StepKeys()...)
+	steps := len(keys) + 1
+	keys = append(keys, l.StepKeys()...)
 	ctx = context.WithoutCancel(ctx) // the outcome is a fact, whatever became of the task's context
 	for {
 		if err := l.Err(); err != nil {
 			return err
 		}
 		call, cancel := context.WithTimeout(ctx, min(g.opTimeout, max(l.Remaining(), time.Millisecond)))
-		v, err := g.run.Run(call, finishScript, keys, l.Owner, outcome.String(), ms(g.retention), runkey.Escape(l.Key), result, reason)
+		v, err := g.run.Run(call, finishScript, keys, l.Owner, outcome.String(), ms(g.retention), runkey.Escape(l.Key), result, reason, steps)
 		cancel()
 		switch {
 		case err == nil && v == int64(1):

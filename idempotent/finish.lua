@@ -1,8 +1,8 @@
 -- finish writes the outcome of a run and releases its lease.
 --
--- KEYS  1 lock  2 run record  3 snapshot  4 leases of this process or ''  5... steps
+-- KEYS  1 lock  2 run record  3 snapshot  [4 leases of this process]  then steps
 -- ARGV  1 owner  2 outcome: succeeded or failed  3 retention ms  4 index member
---       5 result, '' for none  6 reason, '' for none
+--       5 result, '' for none  6 reason, '' for none  7 which key is the first of steps
 -- returns 1 written, 0 lost
 --
 -- Atomic, because an outcome without its release would block the run for a TTL,
@@ -24,12 +24,12 @@ if ARGV[5] ~= '' then
 end
 redis.call('PEXPIRE', KEYS[2], ARGV[3])
 redis.call('DEL', KEYS[1])
-if KEYS[4] ~= '' then
+if ARGV[7] == '5' then
   redis.call('ZREM', KEYS[4], ARGV[4])
 end
 if ARGV[2] == 'succeeded' then
   redis.call('DEL', KEYS[3])
-  for i = 5, #KEYS do
+  for i = tonumber(ARGV[7]), #KEYS do
     redis.call('DEL', KEYS[i])
   end
 end

@@ -21,20 +21,20 @@ import (
 )
 
 const (
-	workerEnv = "ONCEQ_TEST_WORKER" // the Redis that a worker process serves
+	workerEnv = "ONCEQ_TEST_WORKER" // the Redis that a worker process serves; several: a cluster
 	eventList = "test:events"
 )
 
 // TestWorkerProcess is no test: it is a worker at default settings when the test
 // binary is started again as one. Its handler does what the payload says.
 func TestWorkerProcess(t *testing.T) {
-	addr := os.Getenv(workerEnv)
-	if addr == "" {
+	addrs := os.Getenv(workerEnv)
+	if addrs == "" {
 		return
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	rdb := redis.NewClient(&redis.Options{Addr: addr})
+	rdb := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: strings.Split(addrs, ",")})
 	guard, err := idempotent.New(rdb, idempotent.WithProcess("pid-"+strconv.Itoa(os.Getpid())))
 	if err != nil {
 		t.Fatal(err)
@@ -73,7 +73,7 @@ func TestWorkerProcess(t *testing.T) {
 	os.Exit(0) // a handler that hangs must not keep the process
 }
 
-func report(rdb *redis.Client, what string, a *idempotent.Attempt) {
+func report(rdb redis.UniversalClient, what string, a *idempotent.Attempt) {
 	rdb.RPush(context.Background(), eventList, fmt.Sprintf("%s %s %d %d %d", what, a.Key(), a.Number(), a.Crashes(), os.Getpid()))
 }
 
@@ -88,8 +88,8 @@ type event struct {
 // fleet is worker processes on a Redis of their own.
 type fleet struct {
 	t        *testing.T
-	srv      *redistest.Server
-	rdb      *redis.Client
+	addrs    string
+	rdb      redis.UniversalClient
 	guard    *idempotent.Guard
 	producer *idempotent.Producer
 	insp     *asynq.Inspector
@@ -98,8 +98,13 @@ type fleet struct {
 
 func newFleet(t *testing.T, workers int) *fleet {
 	t.Helper()
-	f := &fleet{t: t, srv: redistest.Real(t), workers: map[int]*exec.Cmd{}}
-	f.rdb = f.srv.Client()
+	srv := redistest.Real(t)
+	return newFleetOn(t, srv.Client(), workers, srv.Addr)
+}
+
+func newFleetOn(t *testing.T, rdb redis.UniversalClient, workers int, addrs ...string) *fleet {
+	t.Helper()
+	f := &fleet{t: t, addrs: strings.Join(addrs, ","), rdb: rdb, workers: map[int]*exec.Cmd{}}
 	var err error
 	if f.guard, err = idempotent.New(f.rdb, idempotent.WithLogger(quiet)); err != nil {
 		t.Fatal(err)
@@ -123,7 +128,7 @@ func newFleet(t *testing.T, workers int) *fleet {
 func (f *fleet) start() int {
 	f.t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestWorkerProcess$", "-test.timeout=0")
-	cmd.Env = append(os.Environ(), workerEnv+"="+f.srv.Addr)
+	cmd.Env = append(os.Environ(), workerEnv+"="+f.addrs)
 	if err := cmd.Start(); err != nil {
 		f.t.Fatal(err)
 	}
@@ -177,7 +182,7 @@ func (f *fleet) next(what, key string) event {
 // until waits for a state of Redis, which sends no event.
 func (f *fleet) until(what string, ok func() bool) {
 	f.t.Helper()
-	for end := time.Now().Add(30 * time.Second); !ok(); {
+	for end := time.Now().Add(time.Minute); !ok(); {
 		if time.Now().After(end) {
 			f.t.Fatalf("waited in vain: %s", what)
 		}
@@ -273,6 +278,46 @@ func TestShutdownWithAHungHandler(t *testing.T) {
 	})
 	if n := f.rdb.LLen(t.Context(), eventList).Val(); n != 0 {
 		t.Fatalf("%d further events, want none: %v", n, f.rdb.LRange(t.Context(), eventList, 0, -1).Val())
+	}
+}
+
+// The same on Redis Cluster, where the index is written beside the lease, and where
+// only one node sees a subscription. The keys of the runs are on all nodes.
+func TestKilledWorkersOnCluster(t *testing.T) {
+	c := redistest.Cluster(t)
+	rdb := c.Client()
+	f := newFleetOn(t, rdb, 2, c.Addrs()...)
+	keys := []string{"a", "b", "c", "d", "e", "f"}
+	ran := map[int][]string{} // worker → its runs
+	for _, k := range keys {
+		f.enqueue(k, "hang until 2")
+		pid := f.next("begun", k).pid
+		ran[pid] = append(ran[pid], k)
+	}
+	f.start() // the one that lives
+	for pid, keys := range ran {
+		killed := time.Now()
+		f.end(pid, syscall.SIGKILL)
+		for range keys {
+			e := f.next("begun", "")
+			if d := e.at.Sub(killed); !slices.Contains(keys, e.key) || d > 6*time.Second || e.attempt != 2 || e.crashes != 1 {
+				t.Fatalf("%+v after %v, want the second attempt of one of %v within 6s", e, d, keys)
+			}
+		}
+	}
+	for _, k := range keys {
+		f.until(k+" succeeds", func() bool { return f.state(k).State == idempotent.StateSucceeded })
+	}
+	f.until("the index is empty", func() bool {
+		return rdb.Exists(t.Context(), "onceq:{leases}:waiting").Val()+rdb.ZCard(t.Context(), "onceq:{leases}:processes").Val() == 0
+	})
+	for _, n := range c.Nodes {
+		node := n.Client()
+		for _, k := range node.Keys(t.Context(), "onceq:*").Val() {
+			if node.PTTL(t.Context(), k).Val() < 0 {
+				t.Errorf("%s has no TTL", k)
+			}
+		}
 	}
 }
 
