@@ -139,6 +139,11 @@ func (s *Sweeper) look(ctx context.Context, row Run) (did bool, err error) {
 	if how == leave {
 		return false, nil
 	}
+	if how == enqueue || how == redeliver { // a long queue is no loss
+		if waits, err := d.guard.Waiting(seen, d.queue); waits || err != nil {
+			return false, err
+		}
+	}
 	err = d.carryOut(ctx, row, seen, how, "found by the sweeper")
 	switch {
 	case err == nil:

@@ -147,6 +147,9 @@ func TestTheSweeperLeavesAloneWhatIsUnderWay(t *testing.T) {
 		if n := w.sweep(); n != 0 {
 			t.Errorf("the sweeper did something for %d runs, want 0", n)
 		}
+		if f.calls != before {
+			t.Errorf("%d enqueues were tried for a run that waits in the queue", f.calls-before)
+		}
 		if n := len(w.rdb.LRange(t.Context(), "asynq:{default}:pending", 0, -1).Val()); n != 1 {
 			t.Errorf("%d tasks are waiting, want 1", n)
 		}
@@ -163,6 +166,23 @@ func TestTheSweeperLeavesAloneWhatIsUnderWay(t *testing.T) {
 		}
 		if f.calls > before+2 { // the run that queued, and the new one
 			t.Errorf("%d enqueues since, want at most 2", f.calls-before)
+		}
+	})
+}
+
+func TestARetryThatWaitsInALongQueueIsLeftAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, f := withFlaky(t, setup{})
+		w.create("7") // its task stays in the queue: there is no server
+		w.team.hook = failing("context", 1, errBoom)
+		_ = w.deliver("7", "1")
+		time.Sleep(10 * time.Minute)
+		if n := w.sweep(); n != 0 || f.calls != 1 {
+			t.Errorf("the sweeper did something for %d runs, %d enqueues; want 0 and that of Create", n, f.calls)
+		}
+		w.rdb.Del(t.Context(), "asynq:{default}:pending", "asynq:{default}:t:"+w.runs.Key("7")) // now it is lost
+		if n := w.sweep(); n != 1 {
+			t.Errorf("the sweeper did something for %d runs, want 1", n)
 		}
 	})
 }
