@@ -1,0 +1,329 @@
+package idempotent_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/nexuscore/onceq/idempotent"
+	"github.com/nexuscore/onceq/internal/redistest"
+)
+
+// pair is two processes that see each other: the first has a run, the second
+// recovers and would take it over.
+type pair struct {
+	*world
+	first, second *idempotent.Guard
+	rec           *idempotent.Recoverer // of the first
+	begun         chan *idempotent.Attempt
+	release       chan struct{} // lets the first attempt return
+	result        chan error    // what the guard answered it
+}
+
+func newPair(w *world, opts ...idempotent.Option) *pair {
+	w.t.Helper()
+	p := &pair{world: w, first: w.newGuard(opts...), second: w.guard, begun: make(chan *idempotent.Attempt, 10), release: make(chan struct{}), result: make(chan error, 1)}
+	w.serve(p.first, func(ctx context.Context, _ *asynq.Task) error {
+		p.begun <- idempotent.MustFromContext(ctx)
+		<-p.release // ignores ctx
+		return nil
+	})
+	p.rec = w.recover(p.first)
+	if err := w.enqueue("k", "x"); err != nil {
+		w.t.Fatal(err)
+	}
+	return p
+}
+
+// A process whose subscription is cut, and that works on: its lease is broken, and
+// from then on it can write nothing. What the other does, counts.
+func TestFalselyJudgedProcessIsFenced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		p := newPair(w)
+		a := <-p.begun
+		time.Sleep(2 * time.Second) // it is seen
+		w.recover(w.newGuard())
+		time.Sleep(20 * time.Second)
+		if r := w.lookup("k"); r.Holder != p.first.Process() {
+			t.Fatalf("held by %q, want the first, which is present", r.Holder)
+		}
+		w.serve(p.second, func(ctx context.Context, _ *asynq.Task) error {
+			b := idempotent.MustFromContext(ctx)
+			if b.Token() <= a.Token() || b.Crashes() != 1 {
+				t.Errorf("token %d after %d, %d crashes; want a larger one and one crash", b.Token(), a.Token(), b.Crashes())
+			}
+			close(p.release) // the first ends now, in the middle of the second
+			time.Sleep(5 * time.Second)
+			return b.SetResult([]byte("second"))
+		})
+		p.rec.Sever()
+		cut := time.Now()
+		for w.lookup("k").Attempt == 1 {
+			time.Sleep(100 * time.Millisecond)
+		}
+		if d := time.Since(cut); d < 2*time.Second || d > 4500*time.Millisecond {
+			t.Errorf("taken over after %v, want 2s to 4.5s", d)
+		}
+		time.Sleep(20 * time.Second)
+		if err := a.Err(); !errors.Is(err, idempotent.ErrLeaseLost) {
+			t.Errorf("the first attempt's lease: %v, want ErrLeaseLost", err)
+		}
+		if r := w.lookup("k"); r.State != idempotent.StateSucceeded || r.Attempt != 2 || string(r.Result) != "second" {
+			t.Fatalf("%+v, want the second attempt's success", r)
+		}
+	})
+}
+
+// A subscription that is cut is made again: nobody is judged for it.
+func TestCutSubscriptionIsRestored(t *testing.T) {
+	srv := redistest.Real(t)
+	rdb := srv.Client()
+	first, second := newGuardOn(t, rdb, "first"), newGuardOn(t, rdb, "second")
+	for _, g := range []*idempotent.Guard{first, second} {
+		startRecoverer(t, g)
+	}
+	subscribers := func() int64 {
+		var n int64
+		for _, g := range []*idempotent.Guard{first, second} {
+			ch := "onceq:{leases}:alive:" + g.Process()
+			n += rdb.PubSubNumSub(t.Context(), ch).Val()[ch]
+		}
+		return n
+	}
+	err := direct(t.Context(), first, "k", func(ctx context.Context, _ *asynq.Task) error {
+		for range 3 {
+			waitFor(t, "both are subscribed", func() bool { return subscribers() == 2 })
+			if err := rdb.Do(ctx, "CLIENT", "KILL", "TYPE", "pubsub").Err(); err != nil {
+				t.Error(err)
+			}
+			waitFor(t, "both are subscribed again", func() bool { return subscribers() == 2 })
+		}
+		// Longer than anybody who is gone is waited for.
+		for end := time.Now().Add(4 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+			if err := idempotent.MustFromContext(ctx).Err(); err != nil || rdb.Exists(ctx, "onceq:{k}:lock").Val() == 0 {
+				t.Fatalf("the lease was broken: %v", err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A process that was never seen subscribed, and one that said goodbye, are not judged.
+func TestOnlyWhoWasSeenIsJudged(t *testing.T) {
+	for name, absent := range map[string]func(w *world, p *pair){
+		"never seen": nil,
+		"signed off": func(_ *world, p *pair) { p.rec.Shutdown() },
+		"without it": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				g := w.newGuard()
+				w.recover(w.guard)
+				switch {
+				case absent != nil:
+					p := newPair(w)
+					<-p.begun
+					time.Sleep(5 * time.Second)
+					absent(w, p)
+					defer close(p.release)
+				default:
+					if name == "without it" {
+						w.recover(g, idempotent.WithoutPresence())
+					}
+					ctx, cancel := context.WithCancel(t.Context())
+					done := make(chan error)
+					go func() {
+						done <- direct(ctx, g, "k", func(ctx context.Context, _ *asynq.Task) error {
+							<-ctx.Done()
+							return context.Cause(ctx)
+						})
+					}()
+					defer func() { cancel(); <-done }()
+				}
+				time.Sleep(25 * time.Second)
+				if !w.mini.Exists("onceq:{k}:lock") {
+					t.Fatal("its lease was broken")
+				}
+			})
+		})
+	}
+}
+
+// A Redis that refuses what presence needs: off, said once, and the TTL decides.
+func TestPresenceRefused(t *testing.T) {
+	for name, rule := range map[string][]any{
+		"PUBSUB":    {"+@all", "-pubsub", "allchannels"},
+		"SUBSCRIBE": {"+@all", "-subscribe", "allchannels"},
+		"channels":  {"+@all", "resetchannels"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			srv := redistest.Real(t)
+			admin := srv.Client()
+			if err := admin.Do(t.Context(), append([]any{"ACL", "SETUSER", "worker", "on", ">secret", "~*"}, rule...)...).Err(); err != nil {
+				t.Fatal(err)
+			}
+			rdb := redis.NewClient(&redis.Options{Addr: srv.Addr, Username: "worker", Password: "secret", DisableIdentity: true})
+			t.Cleanup(func() { _ = rdb.Close() })
+			var log logBuffer
+			g, err := idempotent.New(rdb, idempotent.WithLogger(slog.New(slog.NewTextHandler(&log, nil))), idempotent.WithTTL(2*time.Second))
+			if err != nil {
+				t.Fatal(err)
+			}
+			rec, err := idempotent.NewRecoverer(g, idempotent.WithInterval(50*time.Millisecond))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := rec.Start(); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(rec.Shutdown)
+			waitFor(t, "it is said", func() bool { return strings.Contains(log.String(), "presence is off") })
+
+			// A run that died is found by its lease all the same.
+			died(t, admin, "k")
+			insp := asynq.NewInspectorFromRedisClient(admin)
+			waitFor(t, "it is delivered again", func() bool {
+				tasks, _ := insp.ListPendingTasks("default")
+				return slices.ContainsFunc(tasks, func(i *asynq.TaskInfo) bool { return strings.HasPrefix(i.ID, "k~r") })
+			})
+			if n := strings.Count(log.String(), "presence is off"); n != 1 {
+				t.Errorf("said %d times, want once:\n%s", n, log.String())
+			}
+		})
+	}
+}
+
+// died leaves a run as begin does and a process that dies after it.
+func died(t *testing.T, rdb *redis.Client, key string) {
+	t.Helper()
+	record := []any{
+		"state", "running", "token", 1700000000000000, "gen", 1, "attempt", 1, "process", "dead-1", "owner", "o", "fp", "f",
+		"delivery", key, "queue", "default", "type", taskType, "max_retry", 5, "retried", 0, "timeout", 3600000, "payload", "",
+	}
+	_, err := rdb.Pipelined(t.Context(), func(p redis.Pipeliner) error {
+		p.HSet(t.Context(), "onceq:{"+key+"}:run", record...)
+		p.ZAdd(t.Context(), "onceq:{leases}:of:dead-1", redis.Z{Score: 1700000000000, Member: key})
+		p.ZAdd(t.Context(), "onceq:{leases}:processes", redis.Z{Score: 1700000000000, Member: "dead-1"})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func newGuardOn(t *testing.T, rdb redis.UniversalClient, process string, opts ...idempotent.Option) *idempotent.Guard {
+	t.Helper()
+	g, err := idempotent.New(rdb, append([]idempotent.Option{idempotent.WithLogger(quiet), idempotent.WithProcess(process)}, opts...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+func startRecoverer(t *testing.T, g *idempotent.Guard, opts ...idempotent.RecovererOption) {
+	t.Helper()
+	r, err := idempotent.NewRecoverer(g, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Shutdown)
+}
+
+// waitFor waits for a state of a real Redis, which sends no event.
+func waitFor(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited in vain: %s", what)
+		}
+	}
+}
+
+type logBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// A look costs what is orphaned, not what is running.
+func TestScanOfManyLiveRuns(t *testing.T) {
+	srv := redistest.Real(t)
+	rdb := srv.Client()
+	const processes, each = 10, 10_000
+	soon := float64(time.Now().Add(time.Hour).UnixMilli())
+	for p := range processes {
+		name := fmt.Sprint("p", p)
+		members := make([]redis.Z, each)
+		for i := range members {
+			members[i] = redis.Z{Score: soon + float64(i), Member: fmt.Sprint("run-", p, "-", i)}
+		}
+		if err := rdb.ZAdd(t.Context(), "onceq:{leases}:of:"+name, members...).Err(); err != nil {
+			t.Fatal(err)
+		}
+		rdb.ZAdd(t.Context(), "onceq:{leases}:processes", redis.Z{Score: soon + each, Member: name})
+	}
+	own := srv.Client()
+	var n redistest.Counter
+	g := newGuardOn(t, own, "me")
+	own.AddHook(&n)
+	looks := func() int64 { // counted by the server, so that nothing is missed
+		info := rdb.Info(t.Context(), "commandstats").Val()
+		var calls int64
+		for line := range strings.SplitSeq(info, "\r\n") {
+			if rest, ok := strings.CutPrefix(line, "cmdstat_evalsha:calls="); ok {
+				_, _ = fmt.Sscan(strings.SplitN(rest, ",", 2)[0], &calls)
+			}
+		}
+		return calls
+	}
+	startRecoverer(t, g, idempotent.WithInterval(20*time.Millisecond))
+	waitFor(t, "a look", func() bool { return looks() > 3 })
+	n.Reset()
+	before := looks()
+	waitFor(t, "fifty looks", func() bool { return looks() >= before+50 })
+	commands, scans := n.Commands(), looks()-before
+	if commands > scans+2 { // one may be on its way
+		t.Errorf("%d commands for %d looks at %d live runs, want one each", commands, scans, processes*each)
+	}
+	var usec float64
+	for line := range strings.SplitSeq(rdb.Info(t.Context(), "commandstats").Val(), "\r\n") {
+		if _, rest, ok := strings.Cut(line, "cmdstat_evalsha:"); ok {
+			_, rest, _ = strings.Cut(rest, "usec_per_call=")
+			_, _ = fmt.Sscan(strings.SplitN(rest, ",", 2)[0], &usec)
+		}
+	}
+	t.Logf("a look at %d live runs of %d processes takes Redis %v µs", processes*each, processes, usec)
+	if usec > 5000 {
+		t.Errorf("a look takes Redis %v µs, want it cheap", usec)
+	}
+}
