@@ -208,6 +208,10 @@ func (r *run) save(ctx context.Context, p *phaseRun, state any) (unsaved, fatal 
 	}
 	r.basis = r.based(id)
 	// The phase has ended: that stays true when the caller's context ends now.
+	//
+	// A save that times out may still be applied, in an outage even after the next
+	// one of this attempt. The snapshot is then older and as whole as any: the
+	// next attempt repeats a phase. A counter against that is not worth a key.
 	short, cancel := r.detach(ctx)
 	defer cancel()
 	err = r.store.Save(short, r.ref, p.name, stored)

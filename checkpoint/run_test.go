@@ -99,6 +99,34 @@ func TestASaveExtendsTheLease(t *testing.T) {
 	})
 }
 
+func TestTheLeaseIsToldOfProgress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, rdb := redistest.Bubble(t)
+		store := newStore(t, rdb, WithTTL(time.Second)) // less than the lease's: raised
+		a := begin(t, rdb, "r")
+		start := time.Now()
+		_, err := Run(a.ctx, store, []Phase[state]{{Name: "a", Run: func(ctx context.Context, _ *state) error {
+			time.Sleep(5 * time.Second)
+			_, err := Step(ctx, "s", func(context.Context) (int, error) { return 0, nil })
+			if got := a.LastProgress().Sub(start); got != 5*time.Second {
+				t.Errorf("progress at %v after a step, want 5s", got)
+			}
+			time.Sleep(10 * time.Second)
+			return err
+		}}}, state{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := a.LastProgress().Sub(start); got != 15*time.Second {
+			t.Errorf("progress at %v after the phase, want 15s", got)
+		}
+		if d := rdb.PTTL(t.Context(), ckpt).Val(); d != 30*time.Second {
+			t.Errorf("snapshot lives for %v, want the lease's 30s", d)
+		}
+		a.End()
+	})
+}
+
 // C1, C2: A hangs in phase 3; B resumes and goes on; then A comes back.
 func TestOvertakenAttemptChangesNothing(t *testing.T) {
 	t.Parallel()

@@ -302,7 +302,7 @@ type loud struct{ S string }
 
 func (l loud) Shout() string { return l.S }
 
-type odd struct{ v any }
+type odd struct{}
 
 func (o odd) MarshalJSON() ([]byte, error) { return []byte(`{"v":1}`), nil }
 func (o *odd) UnmarshalJSON([]byte) error  { return errors.New("cannot") }

@@ -82,7 +82,7 @@ func TestRealOutOfMemoryAndReadOnly(t *testing.T) {
 func configure(ctx context.Context, rdb *redis.Client, line string) error {
 	f := strings.Fields(line)
 	if f[0] == "replicaof" {
-		return rdb.SlaveOf(ctx, f[1], f[2]).Err()
+		return rdb.ReplicaOf(ctx, f[1], f[2]).Err()
 	}
 	return rdb.ConfigSet(ctx, f[0], f[1]).Err()
 }
