@@ -23,7 +23,8 @@ for i = 3, #ARGV, 5 do
   if score and tonumber(score) == tonumber(ARGV[i + 2]) then
     redis.call('ZREM', key(from), run)
     if to ~= '-' then
-      if not redis.call('ZSCORE', key(to), run) then
+      local there = redis.call('ZSCORE', key(to), run) -- the earlier look is the one that matters
+      if not there or tonumber(there) > at then
         redis.call('ZADD', key(to), at, run)
       end
       redis.call('PEXPIRE', key(to), ARGV[2])

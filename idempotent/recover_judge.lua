@@ -16,7 +16,7 @@
 -- the lease of a dead process may be broken only if it is that process' own. Safe
 -- to run twice: a claim of mine is mine.
 local f = redis.call('HMGET', KEYS[2], 'state', 'process', 'token', 'gen', 'attempt', 'max_retry', 'retried', 'used',
-  'delivery', 'queue', 'type', 'timeout', 'fp', 'reason', 'payload', 'owner', 'retry_at', 'claim', 'claim_by')
+  'delivery', 'queue', 'type', 'timeout', 'fp', 'reason', 'payload', 'owner', 'retry_at', 'claim', 'claim_by', 'claim_token')
 local state, holder = f[1], redis.call('GET', KEYS[1])
 if holder and ARGV[1] ~= '' and state == 'running' and f[2] == ARGV[1] and f[16] == holder then
   redis.call('DEL', KEYS[1])
@@ -40,10 +40,10 @@ if state == 'retrying' and due > now then
   return {'resting', due - now}
 end
 local ends = tonumber(f[18] or '0') + tonumber(ARGV[3])
-if f[19] and f[19] ~= ARGV[2] and ends > now then
+if f[19] and f[19] ~= ARGV[2] and f[20] == f[3] and ends > now then -- one for an earlier attempt is over
   return {'claimed', ends - now}
 end
-redis.call('HSET', KEYS[2], 'claim', now, 'claim_by', ARGV[2])
+redis.call('HSET', KEYS[2], 'claim', now, 'claim_by', ARGV[2], 'claim_token', f[3] or '')
 local r = {}
 for i = 1, 15 do
   r[i] = f[i] or ''
