@@ -327,3 +327,82 @@ func TestScanOfManyLiveRuns(t *testing.T) {
 		t.Errorf("a look takes Redis %v µs, want it cheap", usec)
 	}
 }
+
+// A process that lives and may no longer subscribe takes itself off the list: that
+// it looks at all proves that it lives.
+func TestProcessThatCannotSubscribeAnyMoreIsNotJudged(t *testing.T) {
+	srv := redistest.Real(t)
+	admin := srv.Client()
+	setUser := func(rule ...any) {
+		if err := admin.Do(t.Context(), append([]any{"ACL", "SETUSER", "worker", "on", ">secret", "~*", "allchannels", "+@all"}, rule...)...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	setUser()
+	rdb := redis.NewClient(&redis.Options{Addr: srv.Addr, Username: "worker", Password: "secret", DisableIdentity: true})
+	t.Cleanup(func() { _ = rdb.Close() })
+	first := newGuardOn(t, rdb, "first")
+	startRecoverer(t, first)
+	startRecoverer(t, newGuardOn(t, admin, "second"))
+	present := func() bool {
+		return admin.ZScore(t.Context(), "onceq:{leases}:present", first.Process()).Err() == nil
+	}
+	err := direct(t.Context(), first, "k", func(ctx context.Context, _ *asynq.Task) error {
+		waitFor(t, "the first is present", present)
+		setUser("-subscribe")
+		admin.Do(ctx, "CLIENT", "KILL", "TYPE", "pubsub", "USER", "worker")
+		waitFor(t, "the first is off the list", func() bool { return !present() })
+		for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+			if admin.Exists(ctx, "onceq:{k}:lock").Val() == 0 {
+				t.Fatal("its lease was broken")
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What an index says of a run is a hint: nothing is done to a run that needs nothing,
+// and the hint goes where it belongs.
+func TestStaleIndexEntries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		p := newPair(w)
+		a := <-p.begun
+		if err := direct(t.Context(), w.guard, "done", nop); err != nil {
+			t.Fatal(err)
+		}
+		w.recover(w.guard)
+		time.Sleep(2 * time.Second)
+		// A process that was judged dead long ago, as a node that lost some writes may have it.
+		past := float64(time.Now().Add(-time.Minute).UnixMilli())
+		for _, key := range []string{"k", "done", "never", "%zz"} {
+			_, _ = w.mini.ZAdd("onceq:{leases}:of:dead-1", past, key)
+			_, _ = w.mini.ZAdd("onceq:{leases}:waiting", past, key)
+		}
+		_, _ = w.mini.ZAdd("onceq:{leases}:processes", past, "dead-1")
+		_, _ = w.mini.ZAdd("onceq:{leases}:present", -past, "dead-1")
+		_, _ = w.mini.ZRem("onceq:{leases}:of:"+p.first.Process(), "k") // and lost the one that is right
+		time.Sleep(3 * time.Second)
+		if err := a.Err(); err != nil || !w.mini.Exists("onceq:{k}:lock") {
+			t.Fatalf("the lease of a living process was broken: %v", err)
+		}
+		if w.mini.Exists("onceq:{leases}:of:dead-1") || w.mini.Exists("onceq:{leases}:waiting") {
+			t.Errorf("stale entries are left: %v", w.mini.Keys())
+		}
+		if s, err := w.mini.ZScore("onceq:{leases}:of:"+p.first.Process(), "k"); err != nil || s <= past {
+			t.Errorf("the live run is at %v (%v), want it where it belongs", s, err)
+		}
+		if got, _ := w.mini.ZMembers("onceq:{leases}:processes"); slices.Contains(got, "dead-1") || !slices.Contains(got, p.first.Process()) {
+			t.Errorf("processes %v, want the first and not the dead one", got)
+		}
+		if got := w.tasks(); !slices.Equal(got, []string{"k active"}) {
+			t.Errorf("tasks %v, want no new one", got)
+		}
+		close(p.release)
+		time.Sleep(time.Minute)
+		w.checkIndexEmpty()
+	})
+}
