@@ -85,7 +85,7 @@ func (a *App) shared(ctx context.Context, c Config) (p parts, err error) {
 	if p.db, err = openDatabase(c, a.log, &a.done); err != nil {
 		return p, err
 	}
-	dest, err := destinations(c, a.log)
+	dest, err := destinations(ctx, c, a.log)
 	if err != nil {
 		return p, err
 	}

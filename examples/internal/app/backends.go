@@ -138,7 +138,7 @@ func (e endpoint) client(opts ...option.RequestOption) openai.Client {
 }
 
 // destinations are where people are told.
-func destinations(c Config, log *slog.Logger) ([]notify.Destination, error) {
+func destinations(ctx context.Context, c Config, log *slog.Logger) ([]notify.Destination, error) {
 	switch {
 	case c.SlackToken != "":
 		var opts []notify.DestinationOption
@@ -148,6 +148,9 @@ func destinations(c Config, log *slog.Logger) ([]notify.Destination, error) {
 		s, err := notify.NewSlack(c.SlackToken, c.SlackChannel, opts...)
 		if err != nil {
 			return nil, errors.Join(errors.New("SLACK_BOT_TOKEN, SLACK_CHANNEL"), err)
+		}
+		if err := s.Check(ctx); err != nil {
+			log.Warn("Slack: messages may not be found again after a lost reply", "err", err)
 		}
 		return []notify.Destination{s}, nil
 	case c.SlackWebhook != "":
