@@ -59,9 +59,8 @@ func NewRedisStore(rdb redis.UniversalClient, opts ...Option) (*RedisStore, erro
 		return nil, err
 	}
 	b := breaker.Config{
-		Name:    "checkpoint",
-		Logger:  slog.New(slog.DiscardHandler), // two lines an outage, not two a minute: see note
-		Trouble: trouble,
+		Name:   "checkpoint",
+		Logger: slog.New(slog.DiscardHandler), // two lines an outage, not two a minute: see note
 	}
 	if s.cfg.breaker != nil {
 		b.Failures, b.Open = uint32(s.cfg.breaker.failures), s.cfg.breaker.open

@@ -111,6 +111,9 @@ func TestTheLeaseIsToldOfProgress(t *testing.T) {
 			if got := a.LastProgress().Sub(start); got != 5*time.Second {
 				t.Errorf("progress at %v after a step, want 5s", got)
 			}
+			if d := rdb.PTTL(ctx, "onceq:{r}:lock").Val(); d != 30*time.Second || a.Remaining() != 27*time.Second {
+				t.Errorf("after a step the lock lives for %v, the lease for %v; want 30s and 27s", d, a.Remaining())
+			}
 			time.Sleep(10 * time.Second)
 			return err
 		}}}, state{})

@@ -252,6 +252,26 @@ func TestStepsOfTheFirstPhaseOutliveADiscard(t *testing.T) {
 	}
 }
 
+func TestStepsOfAnotherInputAreNotUsed(t *testing.T) {
+	t.Parallel()
+	// There is no snapshot yet whose stamp could tell.
+	for what, mod := range map[string]func(*lease.Config){
+		"stamp":       func(c *lease.Config) { c.Stamp = "from scratch" },
+		"fingerprint": func(c *lease.Config) { c.Fingerprint = "another" },
+	} {
+		rdb, store := mini(t)
+		var tr trail
+		a := begin(t, rdb, "r")
+		_, _ = Run(a.ctx, store, []Phase[state]{{Name: "p", Run: tr.steps(3, 2)}}, state{})
+		tr.reset()
+		b := begin(t, rdb, "r", again, mod)
+		_, err := Run(b.ctx, store, []Phase[state]{{Name: "p", Run: tr.steps(3, -1)}}, state{})
+		if err != nil || tr.String() != "s0 s1 s2" {
+			t.Errorf("another %s: ran %q, %v; want all steps", what, &tr, err)
+		}
+	}
+}
+
 func TestStepsSurviveInTheSameAttempt(t *testing.T) {
 	t.Parallel()
 	rdb, store := mini(t)
