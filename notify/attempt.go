@@ -27,13 +27,13 @@ func (l *lane) attempt(ctx context.Context, c *claimed) {
 	}
 	receipt, err := l.call(ctx, func(ctx context.Context) (Receipt, error) { return l.dest.Send(ctx, m) })
 	if err == nil {
-		l.open()
+		l.sending.passed()
 		l.sent(ctx, &c.row, receipt)
 		return
 	}
 	e := classify(err)
 	if !e.RateLimited || e.Kind != NotSent {
-		l.open()
+		l.sending.passed()
 	}
 	switch e.Kind {
 	case NotSent:
@@ -66,7 +66,7 @@ func (l *lane) sent(ctx context.Context, r *row, receipt Receipt) {
 
 func (l *lane) notSent(ctx context.Context, r *row, e *SendError) {
 	if e.RateLimited {
-		d := l.close(e.RetryAfter)
+		d := l.sending.refused(e.RetryAfter)
 		l.settle(ctx, r, StatePending, e, map[string]any{"next_at": l.in(d), "attempts": lessOne})
 		return
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/nexuscore/onceq/internal/database"
 )
 
-// lane is one destination's way out: workers, gate and clock of its own, so
+// lane is one destination's way out: workers, gates and polls of its own, so
 // that what holds up one destination holds up no other.
 type lane struct {
 	o      *Outbox
@@ -16,24 +16,27 @@ type lane struct {
 	dest   Destination
 	finder Reconciler // nil if the destination cannot be asked
 	policy Policy
-	slots  chan struct{} // one element for each attempt under way
+	slots  chan struct{} // one element for each call under way
 	kick   chan struct{}
 
-	mu      sync.Mutex // guards the gate
-	closed  time.Time  // nothing is sent before this
-	limited int        // rate limited answers since the last other one
+	sending, asking gate // limits on one say nothing about the other
 }
 
 func newLane(o *Outbox, d Destination) *lane {
-	finder, _ := d.(Reconciler)
-	policy, chosen := o.policies[d.Name()]
-	if a, ok := d.(PolicyAdviser); ok && !chosen {
-		policy = a.DefaultPolicy()
-	}
-	return &lane{
-		o: o, name: d.Name(), dest: d, finder: finder, policy: policy,
+	l := &lane{
+		o: o, name: d.Name(), dest: d,
 		slots: make(chan struct{}, o.concurrency), kick: make(chan struct{}, 1),
+		sending: gate{base: o.backoffBase, limit: o.backoffCap},
+		asking:  gate{base: o.backoffBase, limit: o.backoffCap},
 	}
+	l.finder, _ = d.(Reconciler)
+	if adviser, ok := d.(PolicyAdviser); ok {
+		l.policy = adviser.DefaultPolicy()
+	}
+	if p, ok := o.policies[l.name]; ok {
+		l.policy = p
+	}
+	return l
 }
 
 func (l *lane) wake() {
@@ -46,11 +49,13 @@ func (l *lane) wake() {
 // run works until ctx ends; its workers belong to wg.
 func (l *lane) run(ctx context.Context, wg *sync.WaitGroup) {
 	for ctx.Err() == nil {
-		if d := l.gate(); d > 0 {
-			database.Pause(ctx, d) // no kick opens the gate
-			continue
+		// Doubts go first: they are few, and old.
+		found, began, err := l.pass(ctx, StateUncertain, &l.asking, wg)
+		if err == nil {
+			var f, b int
+			f, b, err = l.pass(ctx, StatePending, &l.sending, wg)
+			found, began = found+f, began+b
 		}
-		found, began, err := l.pass(ctx, wg)
 		switch {
 		case err != nil:
 			if ctx.Err() == nil {
@@ -66,9 +71,15 @@ func (l *lane) run(ctx context.Context, wg *sync.WaitGroup) {
 	}
 }
 
-// idle waits for the next poll, or for less when kicked.
+// idle waits for the next poll, or for less when kicked or when a gate opens.
 func (l *lane) idle(ctx context.Context) {
-	t := time.NewTimer(l.o.poll)
+	d := l.o.poll
+	for _, g := range []*gate{&l.sending, &l.asking} {
+		if left := g.left(); left > 0 {
+			d = min(d, left)
+		}
+	}
+	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
@@ -77,40 +88,41 @@ func (l *lane) idle(ctx context.Context) {
 	}
 }
 
-// pass starts work on what is due, and reports how much it found and how much of it
-// it began. Doubts go first: they are few, and old.
-func (l *lane) pass(ctx context.Context, wg *sync.WaitGroup) (found, began int, err error) {
-	for _, state := range []State{StateUncertain, StatePending} {
-		ids, err := l.o.store.due(ctx, l.name, state, 4*cap(l.slots))
-		if err != nil {
-			return found, began, err
+// pass starts work on rows in a state that are due, unless the gate is closed. It reports
+// how many it found and how many of those it began.
+func (l *lane) pass(ctx context.Context, state State, g *gate, wg *sync.WaitGroup) (found, began int, err error) {
+	if g.left() > 0 {
+		return 0, 0, nil
+	}
+	ids, err := l.o.store.due(ctx, l.name, state, 4*cap(l.slots))
+	if err != nil {
+		return 0, 0, err
+	}
+	for _, id := range ids {
+		select {
+		case l.slots <- struct{}{}:
+		case <-ctx.Done():
+			return len(ids), began, nil
 		}
-		found += len(ids)
-		for _, id := range ids {
-			select {
-			case l.slots <- struct{}{}:
-			case <-ctx.Done():
-				return found, began, nil
-			}
-			ok, err := l.begin(ctx, id, state, wg)
-			if ok {
-				began++
-			} else {
-				<-l.slots
-			}
-			if err != nil || l.gate() > 0 {
-				return found, began, err
-			}
+		if ctx.Err() != nil || g.left() > 0 { // closed while we waited
+			<-l.slots
+			return 0, began, nil
+		}
+		ok, err := l.begin(ctx, id, state, wg)
+		if ok {
+			began++
+		} else {
+			<-l.slots
+		}
+		if err != nil {
+			return len(ids), began, err
 		}
 	}
-	return found, began, nil
+	return len(ids), began, nil
 }
 
 // begin claims a row and starts work on it; a slot is taken for it.
 func (l *lane) begin(ctx context.Context, id int64, from State, wg *sync.WaitGroup) (bool, error) {
-	if ctx.Err() != nil || l.gate() > 0 {
-		return false, nil
-	}
 	c, err := l.o.store.claim(ctx, id, from, l.o.lease)
 	if c == nil {
 		return false, err
@@ -131,38 +143,3 @@ func (l *lane) begin(ctx context.Context, id int64, from State, wg *sync.WaitGro
 	})
 	return true, err
 }
-
-// gate returns how long the destination must still be left alone.
-func (l *lane) gate() time.Duration {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return time.Until(l.closed)
-}
-
-// close shuts the gate after a rate limited answer, and returns for how long:
-// as asked, else longer each time.
-func (l *lane) close(retryAfter time.Duration) time.Duration {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.limited++
-	d := retryAfter
-	if d <= 0 {
-		d = backoff(l.limited, l.o.backoffBase, l.o.backoffCap)
-	}
-	d = min(d, maxRetryAfter)
-	if until := time.Now().Add(d); until.After(l.closed) {
-		l.closed = until
-	}
-	return d
-}
-
-// open records an answer that was not a rate limit.
-func (l *lane) open() {
-	l.mu.Lock()
-	l.limited = 0
-	l.mu.Unlock()
-}
-
-// maxRetryAfter bounds what a destination can ask for: a broken header does not
-// silence it for ever.
-const maxRetryAfter = time.Hour

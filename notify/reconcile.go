@@ -25,9 +25,13 @@ func (l *lane) reconcile(ctx context.Context, c *claimed) {
 		r, found, err = l.finder.Find(ctx, m)
 		return r, err
 	})
+	e := classify(err)
+	if err == nil || !e.RateLimited {
+		l.asking.passed()
+	}
 	switch {
 	case err != nil:
-		l.cannotTell(ctx, &c.row, classify(err))
+		l.cannotTell(ctx, &c.row, e)
 	case found:
 		l.sent(ctx, &c.row, receipt)
 	case asked.Before(settled):
@@ -45,8 +49,9 @@ func (l *lane) reconcile(ctx context.Context, c *claimed) {
 func (l *lane) cannotTell(ctx context.Context, r *row, e *SendError) {
 	checks := r.Checks + 1
 	switch {
-	case e.RateLimited: // of asking, which says nothing about sending: the gate stays open
-		l.settle(ctx, r, StateUncertain, e, map[string]any{"next_at": l.in(l.wait(checks, e))})
+	case e.RateLimited: // says nothing about the row, and does not count
+		d := l.asking.refused(e.RetryAfter)
+		l.settle(ctx, r, StateUncertain, e, map[string]any{"next_at": l.in(d)})
 	case e.Kind == Permanent || checks >= l.o.maxChecks:
 		l.decide(ctx, r, fmt.Errorf("asked %d times: %w", checks, e), map[string]any{"checks": checks})
 	default:

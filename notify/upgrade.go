@@ -99,7 +99,10 @@ func (s *schema) upgrade(db *gorm.DB) error {
 		return err
 	}
 	if len(f.columns) == 0 {
-		return run(db, s.create[0], s.create[1], s.create[2])
+		if err := run(db, s.create[0]); err != nil {
+			return err
+		}
+		return s.upgradeIndexes(db)
 	}
 	for _, name := range []string{"run_id", "event_type"} {
 		if f.column(name) == nil {
@@ -145,7 +148,7 @@ func (s *schema) upgradeColumns(db *gorm.DB, f *found) error {
 		case s.dialect == postgres:
 			todo = s.changePostgres(f, d, c)
 		default:
-			todo = []string{s.fillNull(f, d), s.alter("MODIFY COLUMN %s %s", d.name, d.sql)}
+			todo = []string{s.fillNull(f, d), s.alter("MODIFY COLUMN %s %s", d.name, s.define(d))}
 		}
 		if err := run(db, todo...); err != nil {
 			return fmt.Errorf("column %s: %w", d.name, err)
@@ -167,7 +170,7 @@ func alike(d definition, c *column) bool {
 func (s *schema) add(d definition) []string {
 	switch {
 	case d.name == "id" || s.dialect == mysql && strings.HasSuffix(d.kind(mysql), "text utf8mb4_bin"):
-		todo := []string{s.alter("ADD COLUMN %s %s", d.name, d.sql)}
+		todo := []string{s.alter("ADD COLUMN %s %s", d.name, s.define(d))}
 		if d.name == "content" {
 			todo = append(todo, fmt.Sprintf("UPDATE %s SET content = '{}' WHERE content = ''", s.table))
 		}
@@ -176,9 +179,18 @@ func (s *schema) add(d definition) []string {
 		return []string{s.alter("ADD COLUMN %s %s DEFAULT %s", d.name, d.sql, d.fill())}
 	}
 	return []string{
-		s.alter("ADD COLUMN %s %s DEFAULT %s", d.name, d.sql, d.fill()),
+		s.alter("ADD COLUMN %s %s DEFAULT %s", d.name, s.define(d), d.fill()),
 		s.alter("ALTER COLUMN %s DROP DEFAULT", d.name),
 	}
+}
+
+// define is a column's definition in a table whose default collation may be another.
+func (s *schema) define(d definition) string {
+	if s.dialect != mysql || !d.text() {
+		return d.sql
+	}
+	kind, rest, _ := strings.Cut(d.sql, " ")
+	return kind + " CHARACTER SET utf8mb4 COLLATE utf8mb4_bin " + rest
 }
 
 func (s *schema) changePostgres(f *found, d definition, c *column) []string {
