@@ -34,17 +34,20 @@ func (p policy) validate() error {
 // is still there.
 const maxRateLimit = time.Hour
 
+// wholeSecond makes up for asynq, which truncates the time of a retry to seconds.
+const wholeSecond = time.Second
+
 // delay is how long a delivery rests before its next try.
 func (p policy) delay(c Class, wait time.Duration, n int) time.Duration {
 	switch c {
 	case ClassContended:
-		return wait + jitter(max(time.Second, wait/10))
+		return wait + wholeSecond + jitter(max(time.Second, wait/10))
 	case ClassOrphaned:
 		return p.orphanDelay()
 	case ClassRateLimited:
 		if wait > 0 {
 			wait = min(wait, maxRateLimit)
-			return wait + jitter(max(time.Second, wait/10))
+			return wait + wholeSecond + jitter(max(time.Second, wait/10))
 		}
 	}
 	if wait > 0 {

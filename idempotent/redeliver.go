@@ -16,7 +16,7 @@ import (
 // with what is left of its budget: nothing.
 func (g *Guard) again(ctx context.Context, d delivery, token int64, err error, class Class, delay time.Duration) error {
 	retry := &retryError{err: err, class: class, delay: delay}
-	if d.id == "" || !d.spent() || endedByAsynq(ctx) { // no ID: called without asynq
+	if !d.spent() || endedByAsynq(ctx) {
 		return retry
 	}
 	id := redeliveryID(d.key, token)
