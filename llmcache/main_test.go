@@ -3,6 +3,7 @@ package llmcache
 import (
 	"context"
 	"fmt"
+	"os"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -16,7 +17,13 @@ import (
 	"github.com/nexuscore/onceq/internal/scope"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(childEnv) != "" {
+		child()
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 func open(t testing.TB, rdb redis.UniversalClient, opts ...Option) *Cache {
 	t.Helper()
