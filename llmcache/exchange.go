@@ -164,9 +164,12 @@ func (e *exchange) stream(ctx context.Context, f *flight, resp *http.Response, h
 	return r
 }
 
+var pumpBuffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
+
 // pump reads the provider's body to its end, piece by piece.
 func (e *exchange) pump(ctx context.Context, f *flight, t *tape, s *wire.Scanner, body io.Reader, split func([]byte) int) {
-	buf := make([]byte, 32<<10)
+	buf := pumpBuffers.Get().(*[32 << 10]byte)[:]
+	defer pumpBuffers.Put((*[32 << 10]byte)(buf))
 	for whole := false; ; {
 		n, err := body.Read(buf)
 		for rest := buf[:n]; len(rest) > 0; {

@@ -170,7 +170,7 @@ func (c *Cache) settle(ctx context.Context, w *call, owner string, r result) {
 	if r.whole {
 		c.counts.unstored.Add(1)
 	}
-	err := c.ask(ctx, func(ctx context.Context) error { return c.store.Abandon(ctx, w.slot, owner, r.cost) })
+	err := c.ask(ctx, func(ctx context.Context) error { return c.store.Abandon(ctx, w.slot, owner, r.cost, c.runTTL) })
 	c.counted(w, r.cost, err)
 }
 
@@ -206,7 +206,7 @@ func (c *Cache) counted(w *call, cost Account, err error) {
 // drop frees the place of a call that was not made, or whose end is unknown.
 func (c *Cache) drop(ctx context.Context, w *call, owner string) {
 	_ = c.ask(context.WithoutCancel(ctx), func(ctx context.Context) error { // its TTL frees it otherwise
-		return c.store.Abandon(ctx, w.slot, owner, Account{})
+		return c.store.Abandon(ctx, w.slot, owner, Account{}, c.runTTL)
 	})
 }
 

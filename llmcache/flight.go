@@ -64,6 +64,10 @@ func (c *Cache) serve(ctx context.Context, w *call) outcome {
 			return outcome{result: result{err: err}}
 		}
 	}
+	if ctx.Err() != nil { // a flight might begin to pay before it learns that nobody waits
+		w.giveBack()
+		return outcome{result: result{err: ended(ctx)}}
+	}
 	if rec, ok := c.remembered(w); ok {
 		return outcome{result: result{rec: rec, whole: true}, replayed: true}
 	}
@@ -86,6 +90,9 @@ func (c *Cache) serve(ctx context.Context, w *call) outcome {
 			c.counts.joined.Add(1)
 			c.count(w.place, Account{Saved: c.prices.sum(out.rec.usage, w.model, out.rec.model)})
 		}
+		if w.lease != nil && out.err == nil {
+			w.lease.Progressed()
+		}
 		out.led = leads && !out.replayed
 		if out.live == nil && !out.whole {
 			w.giveBack()
@@ -99,14 +106,18 @@ func (c *Cache) serve(ctx context.Context, w *call) outcome {
 func (c *Cache) board(ctx context.Context, w *call, private bool) (f *flight, leads bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if f, ok := c.flights[w.slot.Key]; ok && !private {
+	key := w.slot.Key
+	if w.refresh {
+		key += " refresh" // who wants a new answer does not join those who look for an old one
+	}
+	if f, ok := c.flights[key]; ok && !private {
 		f.aboard++
 		return f, false
 	}
 	// Detached: the call must survive the caller that happened to be first.
 	ctx = context.WithoutCancel(ctx)
 	f = &flight{
-		key: w.slot.Key, aboard: 1, paying: make(chan struct{}), offers: make(chan any, 1),
+		key: key, aboard: 1, paying: make(chan struct{}), offers: make(chan any, 1),
 		solo: make(chan struct{}), done: make(chan struct{}),
 	}
 	f.leader, f.leaderLeft = context.WithCancel(ctx)

@@ -342,3 +342,53 @@ func TestLostRunPaysNothingMore(t *testing.T) {
 		t.Errorf("Do = %v, want ErrLost", err)
 	}
 }
+
+// A Refresh does not take the answer that others are just finding.
+func TestRefreshDoesNotJoinALookup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &slowBegin{Store: NewMemoryStore()}
+		c := open(t, nil, WithStore(store))
+		var m model
+		do(t, t.Context(), c, &m)
+		store.delay = 100 * time.Millisecond
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if got := do(t, t.Context(), c, &m); got != "answer 1" {
+				t.Errorf("lookup: %q", got)
+			}
+		})
+		synctest.Wait()
+		if got := do(t, With(t.Context(), Refresh()), c, &m); got != "answer 2" {
+			t.Errorf("refresh: %q, want a new answer", got)
+		}
+		wg.Wait()
+	})
+}
+
+type slowBegin struct {
+	Store
+	delay time.Duration
+}
+
+func (s *slowBegin) Begin(ctx context.Context, slot Slot, c Claim) (Begun, error) {
+	time.Sleep(s.delay)
+	return s.Store.Begin(ctx, slot, c)
+}
+
+func TestEndedContextPaysNothing(t *testing.T) {
+	t.Parallel()
+	c := open(t, nil, WithStore(NewMemoryStore()))
+	ctx, l := attempt(t, t.Context(), "run", "p")
+	ctx, cancel := context.WithCancel(ctx)
+	cancel()
+	for range 100 {
+		_, err := Do(ctx, c, prompt("x"), func(context.Context) (Answer[string], error) {
+			t.Error("called")
+			return Answer[string]{}, nil
+		})
+		if !errors.Is(err, context.Canceled) {
+			t.Fatalf("Do = %v, want Canceled", err)
+		}
+	}
+	l.End()
+}

@@ -35,7 +35,7 @@ func defaults() config {
 	return config{
 		prefix:   "onceq",
 		ttl:      24 * time.Hour,
-		runTTL:   DefaultKeep,
+		runTTL:   7 * 24 * time.Hour,
 		totalTTL: 90 * 24 * time.Hour,
 		leaseTTL: 30 * time.Second,
 		timeout:  time.Second,

@@ -24,8 +24,9 @@ type Store interface {
 	// another's by now.
 	Finish(ctx context.Context, slot Slot, owner string, answer Stored) (bool, error)
 	// Abandon ends the lease and the in-flight record of a call that left nothing
-	// to store, and counts what it cost. Nothing happens when they are another's.
-	Abandon(ctx context.Context, slot Slot, owner string, cost Account) error
+	// to store, and counts what it cost; Book then lives for keep. Nothing happens
+	// when they are another's.
+	Abandon(ctx context.Context, slot Slot, owner string, cost Account, keep time.Duration) error
 	// Count adds to the sums at key, once for each id within a minute.
 	Count(ctx context.Context, key, id string, add Account, ttl time.Duration) error
 	// Sums returns the sums at key and the in-flight records there, none for an
@@ -80,7 +81,3 @@ type Stored struct {
 	Keep time.Duration // of Book
 	Cost Sum           // what it cost, counted as paid now and as saved at each hit
 }
-
-// DefaultKeep is how long a run's answers and its ledger live unless a run uses
-// them again.
-const DefaultKeep = 7 * 24 * time.Hour

@@ -123,12 +123,12 @@ func (s *MemoryStore) Finish(_ context.Context, slot Slot, owner string, answer 
 }
 
 // Abandon implements Store.
-func (s *MemoryStore) Abandon(_ context.Context, slot Slot, owner string, cost Account) error {
+func (s *MemoryStore) Abandon(_ context.Context, slot Slot, owner string, cost Account, keep time.Duration) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sweep()
 	if s.end(slot, owner) && slot.Book != "" && !cost.zero() {
-		s.add(slot.Book, cost, DefaultKeep)
+		s.add(slot.Book, cost, keep)
 	}
 	return nil
 }

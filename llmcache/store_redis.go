@@ -90,8 +90,8 @@ func (s *redisStore) Finish(ctx context.Context, slot Slot, owner string, a Stor
 	return s.yes(ctx, finishScript, slot.withBook([]string{slot.Key, slot.lease(), slot.flights()}), args...)
 }
 
-func (s *redisStore) Abandon(ctx context.Context, slot Slot, owner string, cost Account) error {
-	args := []any{owner, slot.ID, DefaultKeep.Milliseconds()}
+func (s *redisStore) Abandon(ctx context.Context, slot Slot, owner string, cost Account, keep time.Duration) error {
+	args := []any{owner, slot.ID, keep.Milliseconds()}
 	cost.fields(func(name string, n int64) { args = append(args, name, n) })
 	_, err := s.yes(ctx, abandonScript, slot.withBook([]string{slot.lease(), slot.flights()}), args...)
 	return err

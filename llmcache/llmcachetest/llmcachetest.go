@@ -105,7 +105,7 @@ func (s *suite) extend(sl llmcache.Slot, owner string, d time.Duration, want boo
 
 func (s *suite) abandon(sl llmcache.Slot, owner string, a llmcache.Account) {
 	s.Helper()
-	if err := s.store.Abandon(s.Context(), sl, owner, a); err != nil {
+	if err := s.store.Abandon(s.Context(), sl, owner, a, long); err != nil {
 		s.Fatalf("Abandon by %s: %v", owner, err)
 	}
 }
