@@ -39,20 +39,21 @@ func parseState(s string) State {
 
 // Run is what Redis knows of a run.
 type Run struct {
-	Key        string
-	State      State
-	Generation int
-	Attempt    int   // attempts begun in this generation
-	Crashes    int   // attempts of this generation that died without an outcome
-	Token      int64 // fencing token of the last attempt
-	Holder     string
-	LeaseLeft  time.Duration // zero: no attempt holds the lease
-	Began      time.Time     // when the last attempt began; zero if none did
-	Ended      time.Time     // when the outcome was written; zero if there is none
-	RetryAt    time.Time     // when a retrying run is due
-	Reason     string        // why the last attempt failed
-	Delivery   string        // asynq task ID of the delivery that the last attempt came with
-	Result     []byte        // what SetResult left; nil for none
+	Key         string
+	State       State
+	Generation  int
+	Attempt     int   // attempts begun in this generation
+	Crashes     int   // attempts of this generation that died without an outcome
+	Token       int64 // fencing token of the last attempt
+	Holder      string
+	LeaseLeft   time.Duration // zero: no attempt holds the lease
+	Began       time.Time     // when the last attempt began; zero if none did
+	Ended       time.Time     // when the outcome was written; zero if there is none
+	RetryAt     time.Time     // when a retrying run is due
+	Reason      string        // why the last attempt failed
+	Delivery    string        // asynq task ID of the delivery that the last attempt came with
+	Fingerprint string        // of the task that has the key; see Fingerprint
+	Result      []byte        // what SetResult left; nil for none
 }
 
 // Lookup reads what Redis knows of a run. A run without a record has the state
@@ -75,7 +76,7 @@ func (g *Guard) Lookup(ctx context.Context, key string) (Run, error) {
 	f := fields.Val()
 	r := Run{
 		Key: key, State: parseState(f["state"]), Generation: int(atoi(f["gen"])), Attempt: int(atoi(f["attempt"])),
-		Crashes: int(atoi(f["crashes"])), Token: atoi(f["token"]), Reason: f["reason"], Delivery: f["delivery"],
+		Crashes: int(atoi(f["crashes"])), Token: atoi(f["token"]), Reason: f["reason"], Delivery: f["delivery"], Fingerprint: f["fp"],
 		Began: unixMilli(f["began"]), Ended: unixMilli(f["ended"]), RetryAt: unixMilli(f["retry_at"]),
 		LeaseLeft: max(0, left.Val()),
 	}

@@ -323,7 +323,7 @@ func (d *Dispatcher) Redeliver(ctx context.Context, runID string) error {
 	if err != nil {
 		return err
 	}
-	how := decide(row, seen, d.runs.now(), 0)
+	how := d.decide(row, seen, 0)
 	if how == leave {
 		return d.exists(ctx, row)
 	}
@@ -339,30 +339,18 @@ func (d *Dispatcher) options() []asynq.Option {
 }
 
 func (d *Dispatcher) enqueue(ctx context.Context, row Run) error {
-	t, err := d.runs.task(row)
-	if err != nil {
-		return err
-	}
-	_, err = d.producer.Enqueue(ctx, d.runs.Key(row.RunID), t, d.options()...)
+	_, err := d.producer.Enqueue(ctx, d.runs.Key(row.RunID), d.runs.task(row), d.options()...)
 	return err
 }
 
 func (d *Dispatcher) redeliver(ctx context.Context, row Run) error {
-	t, err := d.runs.task(row)
-	if err != nil {
-		return err
-	}
-	_, err = d.producer.Redeliver(ctx, d.runs.Key(row.RunID), t, d.options()...)
+	_, err := d.producer.Redeliver(ctx, d.runs.Key(row.RunID), d.runs.task(row), d.options()...)
 	return err
 }
 
 // rerun makes Redis open the row's generation, or a later one.
 func (d *Dispatcher) rerun(ctx context.Context, row Run) error {
-	t, err := d.runs.task(row)
-	if err != nil {
-		return err
-	}
 	how := idempotent.RerunOptions{FromScratch: row.FromScratch, After: row.Generation - 1}
-	_, err = d.producer.Rerun(ctx, d.runs.Key(row.RunID), t, how, d.options()...)
+	_, err := d.producer.Rerun(ctx, d.runs.Key(row.RunID), d.runs.task(row), how, d.options()...)
 	return err
 }

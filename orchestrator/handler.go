@@ -182,12 +182,9 @@ func (r *Runs) runOf(t *asynq.Task) (string, error) {
 	return j.RunID, nil
 }
 
-func (r *Runs) task(run Run) (*asynq.Task, error) {
-	b, err := json.Marshal(job{RunID: run.RunID, Input: run.input()})
-	if err != nil { // strings always encode
-		return nil, err
-	}
-	return asynq.NewTask(r.taskType, b), nil
+func (r *Runs) task(run Run) *asynq.Task {
+	b, _ := json.Marshal(job{RunID: run.RunID, Input: run.input()}) // strings always encode
+	return asynq.NewTask(r.taskType, b)
 }
 
 // OnFailed writes FAILED for a run that its guard gave up, with the notification:

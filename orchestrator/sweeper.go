@@ -135,7 +135,7 @@ func (s *Sweeper) look(ctx context.Context, row Run) (did bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	how := decide(row, seen, d.runs.now(), s.threshold)
+	how := d.decide(row, seen, s.threshold)
 	if how == leave {
 		return false, nil
 	}
@@ -146,13 +146,10 @@ func (s *Sweeper) look(ctx context.Context, row Run) (did bool, err error) {
 	}
 	err = d.carryOut(ctx, row, seen, how, "found by the sweeper")
 	switch {
-	case err == nil:
+	case err == nil, errors.Is(err, idempotent.ErrPayloadMismatch):
 		return true, nil
 	case errors.Is(err, idempotent.ErrUnavailable), ctx.Err() != nil:
 		return false, err
-	case errors.Is(err, idempotent.ErrPayloadMismatch), errors.Is(err, idempotent.ErrInvalid):
-		// The key is another's: this run can never be enqueued.
-		return d.runs.fail(ctx, row.RunID, row.Generation, 0, 0, err.Error())
 	}
 	// Another was faster, or the delivery is there: no is the usual answer.
 	return false, nil
@@ -168,10 +165,14 @@ const (
 	rerun     verdict = "rerun"     // Redis never heard of the row's generation
 	toFailed  verdict = "fail"      // it has failed, the row does not say so
 	toSuccess verdict = "succeed"   // it has succeeded, the row does not say so
+	refuse    verdict = "refuse"    // the key is another task's: the run can never be enqueued
 )
 
-func decide(row Run, seen idempotent.Run, now time.Time, slack time.Duration) verdict {
+// mine is the fingerprint of the row's task, slack how long a retry may be overdue.
+func decide(row Run, seen idempotent.Run, mine string, now time.Time, slack time.Duration) verdict {
 	switch {
+	case row.Token == 0 && seen.Fingerprint != "" && seen.Fingerprint != mine:
+		return refuse
 	case seen.LeaseLeft > 0:
 		return leave
 	case seen.State == idempotent.StateSucceeded:
@@ -188,12 +189,20 @@ func decide(row Run, seen idempotent.Run, now time.Time, slack time.Duration) ve
 	return redeliver
 }
 
-// carryOut does what was decided. A nil error means that this call did it.
+func (d *Dispatcher) decide(row Run, seen idempotent.Run, slack time.Duration) verdict {
+	t := d.runs.task(row)
+	return decide(row, seen, idempotent.Fingerprint(t.Type(), t.Payload()), d.runs.now(), slack)
+}
+
+// carryOut does what was decided. A nil error means that this call did it; a payload
+// mismatch, that it failed the run.
 func (d *Dispatcher) carryOut(ctx context.Context, row Run, seen idempotent.Run, how verdict, why string) error {
 	var err error
 	switch how {
 	case toFailed, toSuccess:
 		return d.reconcile(ctx, row, seen, how)
+	case refuse:
+		err = &idempotent.PayloadMismatchError{Key: seen.Key, State: seen.State}
 	case enqueue:
 		err = d.enqueue(ctx, row)
 		// A worker took the task and died before it began: asynq's own recovery takes
@@ -206,14 +215,20 @@ func (d *Dispatcher) carryOut(ctx context.Context, row Run, seen idempotent.Run,
 	case redeliver:
 		err = d.redeliver(ctx, row)
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, idempotent.ErrPayloadMismatch), errors.Is(err, idempotent.ErrInvalid): // it will be the next time
+		if _, ferr := d.runs.fail(ctx, row.RunID, row.Generation, 0, 0, err.Error()); ferr != nil {
+			return ferr
+		}
+		return err
+	case err != nil:
 		return err
 	}
 	d.runs.log(row.RunID).Warn("onceq: run had no delivery and got one", "why", why, "how", string(how), "status", row.Status, "redis", seen.State.String())
 	// The row rests anew; a worker may have taken it already, which is as well.
 	_, _, err = d.runs.apply(ctx, change{
 		runID: row.RunID, where: "1 = 1", set: map[string]any{},
-		entry: Entry{RunID: row.RunID, Kind: Redelivered, Generation: row.Generation, Detail: why}, read: true,
+		entry: Entry{RunID: row.RunID, Kind: Redelivered, Generation: row.Generation, Detail: why},
 	})
 	if err != nil {
 		d.runs.log(row.RunID).Warn("onceq: history not written", "err", err)

@@ -318,7 +318,9 @@ func TestAKeyThatIsAnothersFailsItsRun(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(31 * time.Second)
-		w.sweep()
+		if n := w.sweep(); n != 1 {
+			t.Errorf("the sweeper did something for %d runs, want 1", n)
+		}
 		w.is("7", orchestrator.StatusFailed)
 		diff(t, "notifications", w.notes(), []string{"orchestrator_failed/1"})
 	})
