@@ -1,0 +1,542 @@
+package integration
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/nexuscore/onceq/idempotent"
+	"github.com/nexuscore/onceq/internal/modelserver"
+	"github.com/nexuscore/onceq/internal/redistest"
+	"github.com/nexuscore/onceq/notify"
+	"github.com/nexuscore/onceq/notify/notifytest"
+	"github.com/nexuscore/onceq/orchestrator"
+)
+
+// world is what outlives the workers of a test: broker, database, model, channel;
+// and what the workers did, as seen from there.
+type world struct {
+	t     *testing.T
+	set   settings
+	srv   *redistest.Server // nil on a cluster
+	rdb   redis.UniversalClient
+	insp  *asynq.Inspector
+	model *modelserver.Server
+	slack *notifytest.Slack
+	api   *stack // takes runs in
+	log   syncBuffer
+
+	mu     sync.Mutex // guards the fields below
+	seen   map[string]int
+	byRun  map[string]int // "run what" of points with a run
+	steer  map[string]func(point) verb
+	sender int // process that last took a notification to send
+	procs  map[int]*process
+}
+
+// newWorld starts everything but workers, on a Redis of its own.
+func newWorld(t *testing.T, set settings, redisArgs ...string) *world {
+	t.Helper()
+	srv := redistest.Real(t, redisArgs...)
+	set.Redis = []string{srv.Addr}
+	w := newWorldOn(t, set, srv.Client())
+	w.srv = srv
+	return w
+}
+
+func newWorldOn(t *testing.T, set settings, rdb redis.UniversalClient) *world {
+	t.Helper()
+	w := &world{t: t, set: set, rdb: rdb, seen: map[string]int{}, byRun: map[string]int{}, steer: map[string]func(point) verb{}, procs: map[int]*process{}}
+	w.insp = asynq.NewInspectorFromRedisClient(rdb)
+	var err error
+	w.model, err = modelserver.Start("127.0.0.1:0")
+	w.must(err)
+	t.Cleanup(func() { _ = w.model.Close() })
+	w.slack, err = notifytest.NewSlack()
+	w.must(err)
+	t.Cleanup(w.slack.Close)
+	points := httptest.NewServer(http.HandlerFunc(w.serve))
+	t.Cleanup(points.Close)
+	w.set.Database, w.set.Model, w.set.Slack, w.set.Points = filepath.Join(t.TempDir(), "runs.db"), w.model.BaseURL(), w.slack.URL(), points.URL
+	w.loadScripts()
+	w.api, err = newStack(w.set, w.reached, w.logger())
+	w.must(err)
+	t.Cleanup(w.api.close)
+	w.must(w.api.outbox.Migrate(t.Context()))
+	w.must(w.api.runs.Migrate(t.Context()))
+	t.Cleanup(w.endAll)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("log of this process and its children:\n%s", w.log.tail(16<<10))
+		}
+	})
+	return w
+}
+
+// loadScripts keeps NOSCRIPT from making one command two.
+func (w *world) loadScripts() {
+	w.t.Helper()
+	for _, pkg := range []string{"idempotent", "checkpoint", "llmcache"} {
+		all, err := scripts(pkg)
+		w.must(err)
+		for _, text := range all {
+			w.must(w.rdb.ScriptLoad(w.t.Context(), text).Err())
+		}
+	}
+}
+
+func (w *world) logger() *slog.Logger { return slog.New(slog.NewTextHandler(&w.log, nil)) }
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// serve receives the points of children.
+func (w *world) serve(rw http.ResponseWriter, r *http.Request) {
+	var p point
+	if err := json.NewDecoder(r.Body).Decode(&p); err != nil {
+		http.Error(rw, err.Error(), http.StatusBadRequest)
+		return
+	}
+	_, _ = io.WriteString(rw, string(w.reached(p)))
+}
+
+// reached counts a point and answers what the test wants.
+func (w *world) reached(p point) verb {
+	w.mu.Lock()
+	w.seen[p.What]++
+	p.N = w.seen[p.What]
+	if p.Run != "" {
+		w.byRun[p.Run+" "+p.What]++
+	}
+	if p.What == "before sending" {
+		w.sender = p.PID
+	}
+	f := w.steer[p.What]
+	w.mu.Unlock()
+	if f == nil {
+		return goOn
+	}
+	return f(p)
+}
+
+// on sets what is done at each point of that name.
+func (w *world) on(what string, f func(point) verb) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.steer[what] = f
+}
+
+// onNth does something at the nth point of that name alone.
+func (w *world) onNth(what string, nth int, f func(point) verb) {
+	w.on(what, func(p point) verb {
+		if p.N != nth {
+			return goOn
+		}
+		return f(p)
+	})
+}
+
+// hold keeps the nth point of that name until release is called. reached is sent
+// the point.
+func (w *world) hold(what string, nth int) (reached chan point, release func()) {
+	reached, open := make(chan point, 1), make(chan struct{})
+	release = sync.OnceFunc(func() { close(open) })
+	w.t.Cleanup(release)
+	w.onNth(what, nth, func(p point) verb {
+		reached <- p
+		<-open
+		return goOn
+	})
+	return reached, release
+}
+
+func (w *world) count(what string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.seen[what]
+}
+
+// of is how often a run reached a point.
+func (w *world) of(runID, what string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.byRun[w.api.runs.Key(runID)+" "+what]
+}
+
+// receive waits for a point that is held.
+func (w *world) receive(c <-chan point) point {
+	w.t.Helper()
+	select {
+	case p := <-c:
+		return p
+	case <-time.After(patience):
+		w.t.Fatal("the point was not reached")
+		panic("unreachable")
+	}
+}
+
+// process is a worker of its own.
+type process struct {
+	cmd   *exec.Cmd
+	stdin io.Closer
+	lines chan string // what it says on standard output
+	ended chan struct{}
+}
+
+// start starts a worker process and returns when it serves.
+func (w *world) start() *process {
+	w.t.Helper()
+	b, err := json.Marshal(w.set)
+	w.must(err)
+	exe, err := os.Executable()
+	w.must(err)
+	cmd := exec.Command(exe)
+	cmd.Env = append(os.Environ(), childEnv+"="+string(b))
+	cmd.Stderr = &w.log
+	stdin, err := cmd.StdinPipe()
+	w.must(err)
+	stdout, err := cmd.StdoutPipe()
+	w.must(err)
+	w.must(cmd.Start())
+	p := &process{cmd: cmd, stdin: stdin, lines: make(chan string, 10), ended: make(chan struct{})}
+	w.mu.Lock()
+	w.procs[cmd.Process.Pid] = p
+	w.mu.Unlock()
+	go func() {
+		defer close(p.ended)
+		in := bufio.NewScanner(stdout)
+		for in.Scan() {
+			p.lines <- in.Text()
+		}
+		_ = cmd.Wait()
+	}()
+	up := p.line(w)
+	if !w.set.NoPresence { // from here on it is known, and missed when it dies
+		name := strings.TrimPrefix(up, "up ")
+		w.until("a worker is present", func() bool {
+			_, err := w.rdb.ZScore(w.t.Context(), "onceq:{leases}:present", name).Result()
+			return err == nil
+		})
+	}
+	return p
+}
+
+func (p *process) line(w *world) string {
+	w.t.Helper()
+	select {
+	case s := <-p.lines:
+		return s
+	case <-p.ended:
+		w.t.Fatal("a worker ended early")
+	case <-time.After(patience):
+		w.t.Fatal("a worker says nothing")
+	}
+	return ""
+}
+
+// kill ends the process of a point with SIGKILL: nothing of it runs after that.
+func (w *world) kill(p point) verb {
+	w.signal(p.PID, syscall.SIGKILL)
+	return goOn
+}
+
+// signal sends sig to a worker, and waits for its end where it is SIGKILL.
+func (w *world) signal(pid int, sig syscall.Signal) {
+	w.mu.Lock()
+	p := w.procs[pid]
+	w.mu.Unlock()
+	if p == nil {
+		w.t.Errorf("no worker %d to be sent %v", pid, sig)
+		return
+	}
+	_ = p.cmd.Process.Signal(sig)
+	if sig == syscall.SIGKILL {
+		<-p.ended
+	}
+}
+
+func (w *world) endAll() {
+	w.mu.Lock()
+	procs := slices.Collect(maps.Values(w.procs))
+	w.mu.Unlock()
+	for _, p := range procs {
+		_ = p.cmd.Process.Kill()
+		<-p.ended
+		_ = p.stdin.Close()
+	}
+}
+
+// patience is for what must happen at all.
+const patience = 60 * time.Second
+
+// until waits for a state, of which nobody tells.
+func (w *world) until(what string, ok func() bool) {
+	w.t.Helper()
+	for end := time.Now().Add(patience); !ok(); {
+		if time.Now().After(end) {
+			w.t.Fatalf("waited in vain: %s", what)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// submit takes a run in.
+func (w *world) submit(runID string) {
+	w.t.Helper()
+	if _, err := w.api.dispatcher.Create(w.t.Context(), orchestrator.NewRun{RunID: runID, Requirement: requirement(runID)}); err != nil {
+		w.t.Fatalf("Create: %v", err)
+	}
+}
+
+func (w *world) row(runID string) orchestrator.Run {
+	w.t.Helper()
+	r, err := w.api.runs.Get(w.t.Context(), runID)
+	w.must(err)
+	return r
+}
+
+func (w *world) record(runID string) idempotent.Run {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
+	defer cancel()
+	for {
+		r, err := w.api.guard.Lookup(ctx, w.api.runs.Key(runID))
+		if err == nil || ctx.Err() != nil {
+			w.must(err)
+			return r
+		}
+	}
+}
+
+// kinds are the kinds of a run's history, with the phase where there is one.
+func (w *world) kinds(runID string) []string {
+	w.t.Helper()
+	list, err := w.api.runs.History(w.t.Context(), runID)
+	w.must(err)
+	var kinds []string
+	for _, e := range list {
+		kinds = append(kinds, strings.TrimSpace(string(e.Kind)+" "+e.Phase))
+	}
+	return kinds
+}
+
+// awaitEnd waits until the table, Redis and the channel say that a run has ended.
+func (w *world) awaitEnd(runID string) {
+	w.t.Helper()
+	w.until("the row has an outcome", func() bool { return w.row(runID).Status.Ended() })
+	w.until("so has Redis", func() bool {
+		s := w.record(runID).State
+		return s == idempotent.StateSucceeded || s == idempotent.StateFailed
+	})
+	w.until("people are told, and it is on record", func() bool {
+		list, err := w.api.outbox.List(w.t.Context(), notify.Filter{RunID: runID})
+		return err == nil && len(list) == 1 && list[0].State == notify.StateSent
+	})
+}
+
+// want is what a run is to have done, beyond once.
+type want struct {
+	again    []string // points that were reached twice
+	thrice   []string
+	never    []string // points that no attempt reached
+	attempts int      // of the row
+	crashes  int      // of the record
+	// paidAgain are LLM calls that had been answered before.
+	paidAgain int
+	// cut are LLM calls that were under way when their caller died.
+	cut int
+	// any: Redis forgot, so calls and phases are not counted.
+	any bool
+}
+
+// judge looks at a run that has succeeded, from outside.
+func (w *world) judge(runID string, want want) {
+	w.t.Helper()
+	row := w.row(runID)
+	if row.Status != orchestrator.StatusSuccess {
+		w.t.Fatalf("row: %+v, want SUCCESS", row)
+	}
+	if all, _ := json.Marshal(phases); string(row.Result) != string(all) {
+		w.t.Errorf("result %s, want each phase once and in order", row.Result)
+	}
+	if n := len(w.messages(runID)); n != 1 {
+		w.t.Errorf("%d messages in the channel, want 1", n)
+	}
+	if n := count(w.kinds(runID), "succeeded"); n != 1 {
+		w.t.Errorf("history %q: succeeded %d times", w.kinds(runID), n)
+	}
+	if r := w.record(runID); r.State != idempotent.StateSucceeded || r.LeaseLeft != 0 {
+		w.t.Errorf("record: %+v, want succeeded and no lease", r)
+	}
+	w.checkKeys()
+	if want.any {
+		return
+	}
+	w.judgeEffects(runID, want)
+	if row.Attempts != want.attempts {
+		w.t.Errorf("%d attempts, want %d; history %q", row.Attempts, want.attempts, w.kinds(runID))
+	}
+	if r := w.record(runID); r.Crashes != want.crashes {
+		w.t.Errorf("%d crashes, want %d", r.Crashes, want.crashes)
+	}
+}
+
+// judgeEffects counts phases, steps and LLM calls.
+func (w *world) judgeEffects(runID string, want want) {
+	w.t.Helper()
+	var points []string
+	for _, p := range phases {
+		points = append(points, "phase "+p)
+	}
+	for i := range stepCount {
+		points = append(points, fmt.Sprint("step s", i+1))
+	}
+	for _, p := range points {
+		n := 1
+		switch {
+		case slices.Contains(want.again, p):
+			n = 2
+		case slices.Contains(want.thrice, p):
+			n = 3
+		case slices.Contains(want.never, p):
+			n = 0
+		}
+		if got := w.of(runID, p); got != n {
+			w.t.Errorf("%s: %d times, want %d", p, got, n)
+		}
+	}
+	paidAgain, cut, distinct := 0, 0, map[string]bool{}
+	for _, c := range w.model.Calls() {
+		switch {
+		case c.Repeat:
+			paidAgain++
+		case c.Outcome != modelserver.Completed:
+			cut++
+		}
+		distinct[c.Hash] = true
+	}
+	if paidAgain != want.paidAgain || cut != want.cut {
+		w.t.Errorf("%d LLM calls were paid again although answered, %d were cut; want %d and %d", paidAgain, cut, want.paidAgain, want.cut)
+	}
+	if n := len(phases) + stepCount; len(distinct) < n {
+		w.t.Errorf("%d different LLM calls, want at least %d", len(distinct), n)
+	}
+}
+
+// messages are what people see of a run, which its requirement names.
+func (w *world) messages(runID string) (list []notifytest.Message) {
+	for _, m := range w.slack.Seen(notifytest.Channel) {
+		if strings.Contains(m.Text, requirement(runID)) {
+			list = append(list, m)
+		}
+	}
+	return list
+}
+
+func requirement(runID string) string { return "the thing called " + runID + "." }
+
+// checkKeys: nothing of ours lives for ever.
+func (w *world) checkKeys() {
+	w.t.Helper()
+	for _, k := range w.keys("onceq:*") {
+		if ttl := w.rdb.PTTL(w.t.Context(), k).Val(); ttl == -1 {
+			w.t.Errorf("key %s has no TTL", k)
+		}
+	}
+}
+
+func (w *world) keys(pattern string) (keys []string) {
+	var mu sync.Mutex
+	scan := func(ctx context.Context, c *redis.Client) error {
+		list, err := c.Keys(ctx, pattern).Result()
+		mu.Lock()
+		defer mu.Unlock()
+		keys = append(keys, list...)
+		return err
+	}
+	switch c := w.rdb.(type) {
+	case *redis.ClusterClient:
+		_ = c.ForEachMaster(w.t.Context(), scan)
+	case *redis.Client:
+		_ = scan(w.t.Context(), c)
+	}
+	return keys
+}
+
+// asynqRecovers lets asynq recover what it still calls active, now instead of in a
+// minute or two: it does so when a server starts, with tasks whose lease is long over.
+func (w *world) asynqRecovers() {
+	w.t.Helper()
+	ctx := w.t.Context()
+	for _, id := range w.rdb.LRange(ctx, "asynq:{"+queue+"}:active", 0, -1).Val() {
+		w.must(w.rdb.ZAdd(ctx, "asynq:{"+queue+"}:lease", redis.Z{Score: 1, Member: id}).Err())
+	}
+	w.start()
+	w.awaitEmptyQueue()
+}
+
+func (w *world) awaitEmptyQueue() {
+	w.t.Helper()
+	var q *asynq.QueueInfo
+	w.until("the queue is empty", func() bool {
+		var err error
+		q, err = w.insp.GetQueueInfo(queue)
+		return err == nil && q.Active+q.Pending+q.Retry+q.Scheduled == 0
+	})
+	if q.Archived != 0 {
+		list, _ := w.insp.ListArchivedTasks(queue)
+		for _, i := range list {
+			w.t.Errorf("archived: %s: %s", i.ID, i.LastErr)
+		}
+	}
+}
+
+func count(list []string, s string) (n int) {
+	for _, x := range list {
+		if x == s {
+			n++
+		}
+	}
+	return n
+}
+
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *syncBuffer) tail(n int) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.b.Bytes()
+	return string(s[max(0, len(s)-n):])
+}
