@@ -31,7 +31,11 @@ func Cluster(t testing.TB, args ...string) *ClusterServers {
 	c := &ClusterServers{t: t}
 	var buses []string
 	for range Masters {
-		_, bus, _ := net.SplitHostPort(freeAddr(t)) // the default, port + 10000, may be no port
+		addr, err := freeAddr()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, bus, _ := net.SplitHostPort(addr) // the default, port + 10000, may be no port
 		buses = append(buses, bus)
 		c.Nodes = append(c.Nodes, Real(t, append([]string{
 			"--cluster-enabled", "yes", "--cluster-port", bus, "--cluster-node-timeout", "2000",

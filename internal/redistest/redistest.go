@@ -78,7 +78,7 @@ func Skip(t testing.TB, what string) {
 type Server struct {
 	Addr string
 
-	t    testing.TB
+	t    testing.TB // nil for one made by New
 	bin  string
 	dir  string
 	args []string
@@ -92,30 +92,44 @@ type Server struct {
 // arguments as on its command line. The test is skipped, loudly, without one.
 func Real(t testing.TB, args ...string) *Server {
 	t.Helper()
-	bin, err := exec.LookPath("redis-server")
-	if err != nil {
+	if _, err := exec.LookPath("redis-server"); err != nil {
 		Skip(t, "redis-server is not installed")
 	}
-	s := &Server{t: t, bin: bin, dir: t.TempDir(), args: args}
-	t.Cleanup(s.Kill)
-	for range 5 { // another process may take the port between the look and the start
-		s.Addr = freeAddr(t)
-		if err = s.Start(); err == nil {
-			return s
-		}
-	}
-	t.Fatalf("redis-server: %v\n%s", err, s.log.String())
-	return nil
-}
-
-func freeAddr(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	s, err := New(t.TempDir(), args...)
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.t = t
+	t.Cleanup(s.Kill)
+	return s
+}
+
+// New is Real for a program: with its files in dir, until Kill. Client is not for
+// it.
+func New(dir string, args ...string) (*Server, error) {
+	bin, err := exec.LookPath("redis-server")
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{bin: bin, dir: dir, args: args}
+	for range 5 { // another process may take the port between the look and the start
+		if s.Addr, err = freeAddr(); err == nil {
+			err = s.Start()
+		}
+		if err == nil {
+			return s, nil
+		}
+	}
+	return nil, fmt.Errorf("redis-server: %w\n%s", err, s.log.String())
+}
+
+func freeAddr() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
 	defer func() { _ = l.Close() }()
-	return l.Addr().String()
+	return l.Addr().String(), nil
 }
 
 // Start starts the process on the same port and folder, after Kill or Stop.
