@@ -244,6 +244,30 @@ func TestLateResultChangesNothing(t *testing.T) {
 	})
 }
 
+// N8: what comes back late meets the next attempt in the same state.
+func TestLateResultDoesNotTouchTheNextAttempt(t *testing.T) {
+	c := &channel{name: "d", answer: func(_ context.Context, n int, _ Message) (bool, error) {
+		if n == 1 {
+			time.Sleep(35 * time.Second) // whatever its context says
+			return false, notSent(0)
+		}
+		time.Sleep(8 * time.Second)
+		return true, nil
+	}}
+	bubble(t, []Destination{c}, []Option{WithPolicy("d", Resend)}, func(t *testing.T, o *Outbox) {
+		must(t, o.Enqueue(o.store.db, done("r")))
+		running(t, o)
+		time.Sleep(34 * time.Second)
+		calls, _ := c.count()
+		same(t, "calls", calls, 2)
+		time.Sleep(time.Minute)
+		calls, seen := c.count()
+		same(t, "calls", calls, 2)
+		same(t, "seen", seen, map[string]int{"r/done": 1})
+		same(t, "states", states(t, o, "d"), map[string]State{"r/done": StateSent})
+	})
+}
+
 // eventually polls: rows send no event.
 func eventually(t *testing.T, f func() bool) {
 	t.Helper()

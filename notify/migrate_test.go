@@ -21,8 +21,8 @@ func newFor(t *testing.T, db *gorm.DB, opts ...Option) *Outbox {
 	return o
 }
 
-// exec runs statements that every database understands.
-func exec(t *testing.T, db *gorm.DB, statements ...string) {
+// execSQL runs statements that every database understands.
+func execSQL(t *testing.T, db *gorm.DB, statements ...string) {
 	t.Helper()
 	for _, s := range statements {
 		if err := db.Exec(s).Error; err != nil {
@@ -56,7 +56,7 @@ func TestMigrateFromEightProcessesAtOnce(t *testing.T) {
 func TestTwoTablesInOneSchema(t *testing.T) {
 	dbtest.EachDialect(t, func(t *testing.T, d *dbtest.Database) {
 		// Somebody else's table has an index of the name that ours would have.
-		exec(t, d.DB, "CREATE TABLE other (a INT)", "CREATE INDEX alerts_event_key ON other (a)")
+		execSQL(t, d.DB, "CREATE TABLE other (a INT)", "CREATE INDEX alerts_event_key ON other (a)")
 		for _, table := range []string{"notification_logs", "alerts"} {
 			o := outboxOn(t, d.DB, []Destination{&channel{name: "d"}}, quick(WithTable(table))...)
 			for range 2 {
@@ -88,13 +88,13 @@ func TestSchemaFilesAreWhatMigrateMakes(t *testing.T) {
 		must(t, err)
 		for stmt := range strings.SplitSeq(string(b), ";\n") {
 			if strings.TrimSpace(stmt) != "" {
-				exec(t, d.DB, stmt)
+				execSQL(t, d.DB, stmt)
 			}
 		}
 		must(t, s.verify(d.DB))
 		byHand, err := s.look(d.DB)
 		must(t, err)
-		exec(t, d.DB, "DROP TABLE notification_logs")
+		execSQL(t, d.DB, "DROP TABLE notification_logs")
 		must(t, o.Migrate(t.Context()))
 		made, err := s.look(d.DB)
 		must(t, err)
@@ -155,7 +155,7 @@ func TestMigrateUpgrades(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			dbtest.EachDialect(t, func(t *testing.T, d *dbtest.Database) {
 				for _, stmt := range c.old {
-					exec(t, d.DB, strings.Replace(stmt, "%s", serial[d.DB.Name()], 1))
+					execSQL(t, d.DB, strings.Replace(stmt, "%s", serial[d.DB.Name()], 1))
 				}
 				ch := &channel{name: "d"}
 				o, err := New(d.DB, []Destination{ch}, quick()...)
@@ -190,14 +190,14 @@ func TestMigrateSaysWhatItCannotRepair(t *testing.T) {
 				t.Errorf("got %v, want ErrSchema and %q", err, want)
 			}
 		}
-		exec(t, d.DB, "CREATE TABLE users (id INT PRIMARY KEY, name VARCHAR(20))")
+		execSQL(t, d.DB, "CREATE TABLE users (id INT PRIMARY KEY, name VARCHAR(20))")
 		refused(newFor(t, d.DB, WithTable("users")), "table users has no column run_id")
 
 		o := newFor(t, d.DB)
 		must(t, o.Migrate(t.Context()))
 		s := newSchema(o.store.dialect, o.table)
 		must(t, o.Enqueue(d.DB, done("r")))
-		exec(t, d.DB, s.drop(&index{Name: "notification_logs_event_key"}))
+		execSQL(t, d.DB, s.drop(&index{Name: "notification_logs_event_key"}))
 		if err := o.Enqueue(d.DB, done("r")); err == nil && o.store.dialect != mysql {
 			t.Error("without its index the table took the same event twice")
 		}
@@ -207,13 +207,13 @@ func TestMigrateSaysWhatItCannotRepair(t *testing.T) {
 			must(t, o.store.rows(t.Context()).Create(&rows).Error)
 		}
 		refused(o, "1 events stand more than once in table notification_logs")
-		exec(t, d.DB, "DELETE FROM notification_logs WHERE id > 1")
+		execSQL(t, d.DB, "DELETE FROM notification_logs WHERE id > 1")
 		must(t, o.Migrate(t.Context()))
 
-		exec(t, d.DB, "ALTER TABLE notification_logs ADD COLUMN tenant VARCHAR(20) NOT NULL DEFAULT 'x'")
+		execSQL(t, d.DB, "ALTER TABLE notification_logs ADD COLUMN tenant VARCHAR(20) NOT NULL DEFAULT 'x'")
 		must(t, o.Migrate(t.Context()))
 		if o.store.dialect != sqlite {
-			exec(t, d.DB, "ALTER TABLE notification_logs ALTER COLUMN tenant DROP DEFAULT")
+			execSQL(t, d.DB, "ALTER TABLE notification_logs ALTER COLUMN tenant DROP DEFAULT")
 			refused(o, "column tenant of table notification_logs is not the outbox's, must not be NULL and has no default")
 		}
 	})

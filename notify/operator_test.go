@@ -205,7 +205,7 @@ func TestTheDatabasesClockCounts(t *testing.T) {
 			pool, err := d.DB.DB()
 			must(t, err)
 			pool.SetMaxOpenConns(1)
-			exec(t, d.DB, "SET timestamp = UNIX_TIMESTAMP() + 600")
+			execSQL(t, d.DB, "SET timestamp = UNIX_TIMESTAMP() + 600")
 			s.compare(t.Context())
 			same(t, "offset", s.time().Sub(time.Now()).Round(10*time.Second), 10*time.Minute)
 		}

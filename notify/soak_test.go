@@ -268,7 +268,7 @@ func TestSoak(t *testing.T) {
 		}
 		last := s.outbox(t, &process{chaos: s.chaos, died: make(chan struct{})}, d.DB)
 		must(t, last.Migrate(t.Context()))
-		exec(t, d.DB, "CREATE TABLE runs (id VARCHAR(20) PRIMARY KEY)")
+		execSQL(t, d.DB, "CREATE TABLE runs (id VARCHAR(20) PRIMARY KEY)")
 
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 		defer cancel()

@@ -36,8 +36,6 @@ type Database struct {
 	DB *gorm.DB
 	// DSN is what gorm's driver for it takes, for child processes.
 	DSN string
-
-	dialector func(dsn string) gorm.Dialector
 }
 
 // Each runs f as a subtest on every kind of database. What the environment does
@@ -66,13 +64,10 @@ func New(t testing.TB, kind string) *Database {
 	d := &Database{Kind: kind}
 	switch kind {
 	case "sqlite":
-		d.dialector = sqlite.Open
 		d.DSN = "file:" + filepath.Join(t.TempDir(), "test.db") + "?_journal_mode=WAL&_txlock=immediate&_busy_timeout=10000"
 	case "postgres":
-		d.dialector = postgres.Open
 		d.DSN = newPostgres(t)
 	case "mysql", "mysql-found-rows":
-		d.dialector = mysql.Open
 		d.DSN = newMySQL(t, kind == "mysql-found-rows")
 	default:
 		t.Fatalf("dbtest: kind %q: allowed are %q", kind, Kinds)
@@ -85,7 +80,18 @@ func New(t testing.TB, kind string) *Database {
 // process would have.
 func (d *Database) Open(t testing.TB) *gorm.DB {
 	t.Helper()
-	return open(t, d.dialector(d.DSN))
+	return open(t, Dialector(d.Kind, d.DSN))
+}
+
+// Dialector is gorm's for a kind of database.
+func Dialector(kind, dsn string) gorm.Dialector {
+	switch kind {
+	case "sqlite":
+		return sqlite.Open(dsn)
+	case "postgres":
+		return postgres.Open(dsn)
+	}
+	return mysql.Open(dsn)
 }
 
 func open(t testing.TB, d gorm.Dialector) *gorm.DB {
