@@ -3,13 +3,14 @@
 --
 -- KEYS[1] answer  hash: d data, b owner that stored it, and what it cost
 -- KEYS[2] lease   string: the owner
--- KEYS[3] flights hash: call id -> "<owner> <note>"
+-- KEYS[3] flights hash: call id -> "<owner> <fence> <note>"
 -- KEYS[4] once    string: this hit has been counted
 -- KEYS[5] book    hash: the ledger's sums; absent when counted elsewhere
 -- ARGV[1] owner  ARGV[2] lease ms  ARGV[3] call id  ARGV[4] note
 -- ARGV[5] ms that flights and book live  ARGV[6] ms a found answer lives at least, or 0
 -- ARGV[7] '1' to not look  ARGV[8] '1' to refuse a call that may have been paid
 -- ARGV[9] limit of calls  ARGV[10] of tokens  ARGV[11] of cost; 0 for none
+-- ARGV[12] fencing token of the attempt, 0 outside runs
 --
 -- Returns {'found', data, pttl} | {'mine', note of an interrupted call or ''}
 --       | {'held', pttl} | {'ambiguous', note} | {'spent', open calls}
@@ -41,12 +42,15 @@ if holder == owner then
   redis.call('PEXPIRE', KEYS[2], ARGV[2])
   return {'mine', ''}
 end
-if holder then return {'held', redis.call('PTTL', KEYS[2])} end
-
 local before = redis.call('HGET', KEYS[3], ARGV[3])
-local note = ''
+local by, fence, note
+if before then by, fence, note = string.match(before, '^(%S+) (%d+) (.*)$') end
+-- An attempt that holds the run need not wait for the call of one that lost it.
+local overtaken = by and by == holder and tonumber(fence) > 0 and tonumber(fence) < tonumber(ARGV[12])
+if holder and not overtaken then return {'held', redis.call('PTTL', KEYS[2])} end
+
+note = note or ''
 if before then
-  note = string.sub(before, string.find(before, ' ', 1, true) + 1)
   if ARGV[8] == '1' then return {'ambiguous', note} end
 end
 
@@ -73,6 +77,6 @@ if KEYS[5] then
 end
 
 redis.call('SET', KEYS[2], owner, 'PX', ARGV[2])
-redis.call('HSET', KEYS[3], ARGV[3], owner .. ' ' .. ARGV[4])
+redis.call('HSET', KEYS[3], ARGV[3], owner .. ' ' .. ARGV[12] .. ' ' .. ARGV[4])
 redis.call('PEXPIRE', KEYS[3], ARGV[5])
 return {'mine', note}

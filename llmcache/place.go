@@ -85,8 +85,12 @@ func (p *place) claim(c *Cache, owner, model string) Claim {
 		keep = max(p.ttl, c.leaseTTL)
 	}
 	text, _ := json.Marshal(note{Model: trim(model), Label: p.label, Since: time.Now().UnixMilli()}) // strings and a number
+	var fence int64
+	if p.lease != nil && !p.shared() {
+		fence = p.lease.Token
+	}
 	return Claim{
-		Owner: owner, Lease: c.leaseTTL, Note: string(text), Keep: keep, Touch: p.touch,
+		Owner: owner, Fence: fence, Lease: c.leaseTTL, Note: string(text), Keep: keep, Touch: p.touch,
 		Renew: p.refresh, Refuse: c.refuse, Limit: p.limit,
 	}
 }

@@ -14,7 +14,8 @@ import (
 type Store interface {
 	// Begin looks for the answer of a slot. When there is none and nobody holds
 	// the slot's lease, it takes the lease for claim.Owner and writes the in-flight
-	// record. Who already holds it is told Mine again.
+	// record. Who already holds it is told Mine again. A holder with a smaller Fence
+	// counts as nobody: its call is one that was interrupted.
 	Begin(ctx context.Context, slot Slot, claim Claim) (Begun, error)
 	// Extend keeps the lease alive for another ttl, and takes it back when it
 	// expired and nobody else came. It reports whether owner holds it.
@@ -51,6 +52,7 @@ type Claim struct {
 	Renew  bool          // do not look for an answer
 	Refuse bool          // answer Ambiguous rather than repeat a call that may have been paid
 	Limit  Budget        // of Book
+	Fence  int64         // fencing token of the attempt that calls; 0 outside runs
 }
 
 // State is what Begin found.

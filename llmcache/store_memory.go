@@ -28,6 +28,7 @@ type memoryAnswer struct {
 // memoryMark is a text that lives until a moment.
 type memoryMark struct {
 	owner, note string
+	fence       int64
 	until       time.Time
 }
 
@@ -55,8 +56,8 @@ func (s *MemoryStore) Begin(_ context.Context, slot Slot, c Claim) (Begun, error
 		s.count(slot.Book, slot.once(c.Owner), Account{Saved: a.Cost}, c.Keep)
 		return Begun{State: Found, Data: a.Data, TTL: a.until.Sub(now)}, nil
 	}
-	mine := memoryMark{owner: c.Owner, until: now.Add(c.Lease)}
-	if l, ok := s.leases[slot.lease()]; ok {
+	mine := memoryMark{owner: c.Owner, fence: c.Fence, until: now.Add(c.Lease)}
+	if l, ok := s.leases[slot.lease()]; ok && (l.fence == 0 || l.fence >= c.Fence) {
 		if l.owner != c.Owner {
 			return Begun{State: Held, TTL: l.until.Sub(now)}, nil
 		}
@@ -82,7 +83,7 @@ func (s *MemoryStore) Begin(_ context.Context, slot Slot, c Claim) (Begun, error
 		flights = map[string]memoryMark{}
 		s.flights[slot.flights()] = flights
 	}
-	flights[slot.ID] = memoryMark{owner: c.Owner, note: c.Note, until: now.Add(c.Keep)}
+	flights[slot.ID] = memoryMark{owner: c.Owner, note: c.Note, fence: c.Fence, until: now.Add(c.Keep)}
 	return Begun{State: Mine, Note: before.note}, nil
 }
 
@@ -95,7 +96,7 @@ func (s *MemoryStore) Extend(_ context.Context, slot Slot, owner string, ttl tim
 	if held && l.owner != owner || !held && s.flights[slot.flights()][slot.ID].owner != owner {
 		return false, nil
 	}
-	s.leases[slot.lease()] = memoryMark{owner: owner, until: now.Add(ttl)}
+	s.leases[slot.lease()] = memoryMark{owner: owner, fence: s.flights[slot.flights()][slot.ID].fence, until: now.Add(ttl)}
 	return true, nil
 }
 

@@ -50,7 +50,7 @@ func (s *redisStore) Begin(ctx context.Context, slot Slot, c Claim) (Begun, erro
 	keys := []string{slot.Key, slot.lease(), slot.flights(), slot.once(c.Owner)}
 	v, err := s.run.Run(ctx, beginScript, slot.withBook(keys), c.Owner, c.Lease.Milliseconds(), slot.ID, c.Note,
 		c.Keep.Milliseconds(), c.Touch.Milliseconds(), flag(c.Renew), flag(c.Refuse),
-		c.Limit.Calls, c.Limit.Tokens, c.Limit.CostMicros)
+		c.Limit.Calls, c.Limit.Tokens, c.Limit.CostMicros, c.Fence)
 	if err != nil {
 		return Begun{}, err
 	}
@@ -127,7 +127,8 @@ func (s *redisStore) Sums(ctx context.Context, key string) (Account, error) {
 	pipe = rdb.Pipeline()
 	held := make([]*redis.IntCmd, 0, len(flights.Val()))
 	for id, record := range flights.Val() {
-		_, note, _ := strings.Cut(record, " ")
+		_, rest, _ := strings.Cut(record, " ") // "<owner> <fence> <note>"
+		_, note, _ := strings.Cut(rest, " ")
 		a.Open = append(a.Open, openCall(id, note))
 		held = append(held, pipe.Exists(ctx, key+":"+id+":lease"))
 	}

@@ -44,6 +44,7 @@ var cases = []struct {
 	{"a hit can lengthen a life", touch},
 	{"one of many gets the lease", oneGetsTheLease},
 	{"an expired lease is free", expiredLease},
+	{"a call of an overtaken attempt is taken over", overtaken},
 	{"repetitions change nothing", repetitions},
 	{"the late do not overwrite", late},
 	{"an expired lease is taken back when nobody came", takeBack},
@@ -197,6 +198,26 @@ func expiredLease(t *testing.T, s *suite) {
 	time.Sleep(short)
 	s.begin(slot("a"), claim("two"), llmcache.Mine)
 	s.extend(slot("a"), "dead", short, false)
+}
+
+func overtaken(t *testing.T, s *suite) {
+	fenced := func(owner string, fence int64) llmcache.Claim {
+		c := claim(owner)
+		c.Fence, c.Note = fence, "note of "+owner
+		return c
+	}
+	s.begin(slot("a"), fenced("two", 1796049463675657), llmcache.Mine)
+	s.begin(slot("a"), fenced("same", 1796049463675657), llmcache.Held)
+	s.begin(slot("a"), fenced("one", 5), llmcache.Held)
+	s.begin(slot("a"), fenced("none", 0), llmcache.Held)
+	if b := s.begin(slot("a"), fenced("three", 1796049463675658), llmcache.Mine); b.Note != "note of two" {
+		t.Errorf("note %q, want that of the interrupted call", b.Note)
+	}
+	s.extend(slot("a"), "two", long, false)
+	s.finish(slot("a"), "two", answer("late"), false)
+	s.finish(slot("a"), "three", answer("data"), true)
+	s.begin(slot("b"), fenced("outside", 0), llmcache.Mine)
+	s.begin(slot("b"), fenced("inside", 7), llmcache.Held)
 }
 
 func repetitions(_ *testing.T, s *suite) {
