@@ -11,6 +11,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/nexuscore/onceq/idempotent"
+	"github.com/nexuscore/onceq/internal/redistest"
 	"github.com/nexuscore/onceq/orchestrator"
 )
 
@@ -248,5 +249,69 @@ func TestNotWrappedByAGuard(t *testing.T) {
 		if !errors.Is(err, asynq.SkipRetry) {
 			t.Errorf("err = %v, want one that is not retried", err)
 		}
+	})
+}
+
+func TestARunCostsTwoRoundTripsMoreThanItHasPhases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setup{})
+		w.create("warm-up") // loads the scripts
+		_ = w.deliver("warm-up", "1")
+		w.create("7")
+		var c redistest.Counter
+		w.rdb.AddHook(&c)
+		for i, want := range []int64{9, 1} { // the second is a duplicate
+			c.Reset()
+			if err := w.deliver("7", "1"); err != nil {
+				t.Fatal(err)
+			}
+			if c.RoundTrips() != want || c.Commands() != want {
+				t.Errorf("delivery %d: %d round trips, %d commands; want %d", i+1, c.RoundTrips(), c.Commands(), want)
+			}
+		}
+	})
+}
+
+func TestADeliveryWithoutARow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setup{})
+		if err := w.deliver("7", "1"); !errors.Is(err, orchestrator.ErrNotFound) || errors.Is(err, asynq.SkipRetry) {
+			t.Errorf("err = %v, want ErrNotFound, and that another try follows", err)
+		}
+		for _, payload := range []string{"", "null", "{", `{"run_id":""}`, `{"run_id":7}`, "\xff"} {
+			task := asynq.NewTaskWithHeaders("orchestrator:run", []byte(payload), map[string]string{"onceq-key": "k" + payload[:min(1, len(payload))] + "x"})
+			err := w.guard.Middleware(w.handler).ProcessTask(t.Context(), task)
+			if !errors.Is(err, asynq.SkipRetry) {
+				t.Errorf("payload %q: %v, want an error that is not retried", payload, err)
+			}
+		}
+		diff(t, "notifications", w.notes(), []string{})
+	})
+}
+
+func TestTheHookIsFenced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setup{})
+		w.create("7")
+		w.team.hook = failing("review", 1, errBoom)
+		_ = w.deliver("7", "1")
+		run := w.status("7")
+		task := asynq.NewTask("orchestrator:run", []byte(`{"run_id":"7"}`))
+		for name, f := range map[string]idempotent.Failure{
+			"of an older token":   {Generation: 1, Token: run.Token - 1, Err: errBoom, Task: task},
+			"of another task":     {Generation: 1, Token: run.Token, Err: errBoom, Task: asynq.NewTask("other", task.Payload())},
+			"without a task":      {Generation: 1, Token: run.Token, Err: errBoom},
+			"of a generation ago": {Generation: 0, Token: run.Token, Err: errBoom, Task: task},
+		} {
+			w.runs.OnFailed(t.Context(), f)
+			if got := w.status("7"); got.Revision != run.Revision {
+				t.Errorf("a failure %s changed the row: %+v", name, got)
+			}
+		}
+		_ = w.deliver("7", "1")
+		w.is("7", orchestrator.StatusSuccess)
+		w.runs.OnFailed(t.Context(), idempotent.Failure{Generation: 9, Token: run.Token * 2, Err: errBoom, Task: task})
+		w.is("7", orchestrator.StatusSuccess)
+		diff(t, "notifications", w.notes(), []string{"orchestrator_complete/1"})
 	})
 }

@@ -349,3 +349,20 @@ func TestASweepGoesOnWhereTheLastOneStopped(t *testing.T) {
 		}
 	})
 }
+
+// A worker took the task and died before it asked for the lease.
+func TestDiesBeforeBegin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setup{})
+		w.create("7")
+		id := w.rdb.LMove(t.Context(), "asynq:{default}:pending", "asynq:{default}:active", "RIGHT", "LEFT").Val()
+		w.must(w.rdb.HSet(t.Context(), "asynq:{default}:t:"+id, "state", "active").Err())
+		time.Sleep(31 * time.Second)
+		if n := w.sweep(); n != 1 {
+			t.Errorf("the sweeper did something for %d runs, want 1", n)
+		}
+		w.serve()
+		time.Sleep(5 * time.Second)
+		w.is("7", orchestrator.StatusSuccess)
+	})
+}
