@@ -240,7 +240,8 @@ func (d *Dispatcher) Status(ctx context.Context, runID string) (Run, error) {
 }
 
 // Rerun starts a failed run again as a new generation with a full budget, after the
-// last finished phase or from scratch. Only FAILED runs: others answer
+// last finished phase, if its checkpoint is still there, or from scratch. Only FAILED
+// runs: others answer
 // *idempotent.SucceededError or *idempotent.DuplicateError. When Redis cannot answer,
 // the error matches idempotent.ErrUnavailable and the rerun is on record: the
 // sweeper enqueues it.

@@ -89,27 +89,33 @@ func (s *Sweeper) Sweep(ctx context.Context) (acted int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	const page = 100
-	for looked := 0; looked < s.batch; {
-		rows, err := s.d.runs.unsettled(ctx, s.after, s.d.runs.millis()-s.threshold.Milliseconds(), min(page, s.batch-looked))
+	start, wrapped := s.after, s.after == 0
+	before := s.d.runs.millis() - s.threshold.Milliseconds()
+	for left := s.batch; left > 0; {
+		limit := min(page, left)
+		rows, err := s.d.runs.unsettled(ctx, s.after, before, limit)
 		if err != nil {
 			return acted, err
 		}
+		left -= len(rows)
 		for _, row := range rows {
+			if start > 0 && wrapped && row.ID > start {
+				return acted, nil // all the way round
+			}
+			s.after = row.ID // also past a row that is in the way
 			did, err := s.look(ctx, row)
 			if did {
 				acted++
 			}
-			if err != nil { // no answer for one is none for the next
+			if err != nil { // no answer for one is usually none for the next
 				return acted, err
 			}
-			s.after = row.ID
 		}
-		looked += len(rows)
-		if len(rows) < page {
-			if looked < s.batch {
-				s.after = 0
+		if len(rows) < limit {
+			if s.after = 0; wrapped {
+				return acted, nil
 			}
-			return acted, nil
+			wrapped = true
 		}
 	}
 	return acted, nil

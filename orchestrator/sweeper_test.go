@@ -342,6 +342,19 @@ func TestASweepGoesOnWhereTheLastOneStopped(t *testing.T) {
 				t.Errorf("sweep %d: %d, %v; want %d", i, n, err, want)
 			}
 		}
+		// One row in the way keeps no other from its turn.
+		w.must(w.db.Exec("UPDATE onceq_runs SET updated_at = 0").Error)
+		w.mini.FlushAll()
+		bad := w.runs.Key("b")
+		w.rdb.Set(t.Context(), "onceq:{"+bad+"}:run", "not a hash", 0)
+		acted := 0
+		for range 5 {
+			n, _ := s.Sweep(t.Context())
+			acted += n
+		}
+		if acted != 4 {
+			t.Errorf("the sweeper did something for %d runs, want the 4 that have no damaged record", acted)
+		}
 		w.mini.Close()
 		time.Sleep(31 * time.Second)
 		if _, err := s.Sweep(t.Context()); !errors.Is(err, idempotent.ErrUnavailable) {
