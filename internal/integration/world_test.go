@@ -490,15 +490,27 @@ func (w *world) keys(pattern string) (keys []string) {
 // minute or two: it does so when a server starts, with tasks whose lease is long over.
 func (w *world) asynqRecovers() {
 	w.t.Helper()
+	w.asynqRecoversWith(0)
+}
+
+// asynqRecoversWith is asynqRecovers where so many tasks end in the archive.
+func (w *world) asynqRecoversWith(archived int) {
+	w.t.Helper()
 	ctx := w.t.Context()
 	for _, id := range w.rdb.LRange(ctx, "asynq:{"+queue+"}:active", 0, -1).Val() {
 		w.must(w.rdb.ZAdd(ctx, "asynq:{"+queue+"}:lease", redis.Z{Score: 1, Member: id}).Err())
 	}
 	w.start()
-	w.awaitEmptyQueue()
+	w.awaitQueue(archived)
 }
 
 func (w *world) awaitEmptyQueue() {
+	w.t.Helper()
+	w.awaitQueue(0)
+}
+
+// awaitQueue waits until nothing is left in the queue but archived tasks.
+func (w *world) awaitQueue(archived int) {
 	w.t.Helper()
 	var q *asynq.QueueInfo
 	w.until("the queue is empty", func() bool {
@@ -506,7 +518,8 @@ func (w *world) awaitEmptyQueue() {
 		q, err = w.insp.GetQueueInfo(queue)
 		return err == nil && q.Active+q.Pending+q.Retry+q.Scheduled == 0
 	})
-	if q.Archived != 0 {
+	if q.Archived != archived {
+		w.t.Errorf("%d tasks archived, want %d", q.Archived, archived)
 		list, _ := w.insp.ListArchivedTasks(queue)
 		for _, i := range list {
 			w.t.Errorf("archived: %s: %s", i.ID, i.LastErr)
