@@ -41,11 +41,20 @@ type summary struct {
 	Paid          int            `json:"llm_calls_paid"`
 	PaidAgain     int            `json:"llm_calls_repeated"` // although an equal call had been answered
 	Replayed      int            `json:"llm_calls_replayed"` // answers of a killed attempt that its successor used
+	Ledger        ledger         `json:"ledger"`             // what the library's own books say of it
 	Notifications int            `json:"notifications_sent"`
 	Resume        float64        `json:"resume_seconds"` // from SIGKILL to the next attempt; the longest
 	Kills         int            `json:"kills"`
 	OK            bool           `json:"ok"`
 	Problems      []string       `json:"problems,omitempty"`
+}
+
+// ledger is the run's account: calls by what became of them.
+type ledger struct {
+	Paid   int64 `json:"paid"`
+	Saved  int64 `json:"saved"`  // answered by the cache
+	Wasted int64 `json:"wasted"` // in flight at a kill: may have been paid
+	Tokens int64 `json:"tokens"` // paid
 }
 
 func (s *summary) fail(format string, args ...any) {
@@ -73,6 +82,11 @@ func (v *supervisor) summarise(err error) summary {
 	}
 	v.countPhases(&s, history)
 	v.countCalls(&s)
+	if a, err := v.cache.Ledger().Of(ctx, v.runs.Key(v.runID)); err != nil {
+		s.fail("ledger: %v", err)
+	} else {
+		s.Ledger = ledger{a.Paid.Calls, a.Saved.Calls, a.Wasted.Calls, a.Paid.Tokens()}
+	}
 	v.retell(history)
 	v.judge(&s, run)
 	return s
@@ -162,6 +176,10 @@ func (v *supervisor) judge(s *summary, run orchestrator.Run) {
 	if s.PaidAgain != 0 {
 		s.fail("%d LLM calls were paid again although they had been answered", s.PaidAgain)
 	}
+	// The calls in flight at a kill are what the model saw begin and nobody can know of.
+	if l := s.Ledger; int(l.Paid+l.Wasted) != s.Paid || int(l.Saved) != s.Replayed {
+		s.fail("the ledger says %d paid, %d wasted, %d saved; the model saw %d paid, and %d were used again", l.Paid, l.Wasted, l.Saved, s.Paid, s.Replayed)
+	}
 	if s.Notifications != 1 {
 		s.fail("%d messages in Slack, want 1", s.Notifications)
 	}
@@ -171,7 +189,7 @@ func (v *supervisor) judge(s *summary, run orchestrator.Run) {
 }
 
 func (s summary) print(w io.Writer) {
-	p := func(label string, value any) { _, _ = fmt.Fprintf(w, "  %-38s %v\n", label, value) }
+	p := func(label string, value any) { _, _ = fmt.Fprintf(w, "  %-42s %v\n", label, value) }
 	_, _ = fmt.Fprintln(w, "\nsummary, counted from outside:")
 	p("workers killed", s.Kills)
 	p("duplicate submissions refused", s.Refused)
@@ -179,6 +197,7 @@ func (s summary) print(w io.Writer) {
 	p("LLM calls paid", s.Paid)
 	p("  paid again although answered", s.PaidAgain)
 	p("  answers used again, not paid again", s.Replayed)
+	p("  in flight at a kill: perhaps paid twice", s.Ledger.Wasted)
 	p("messages in Slack", s.Notifications)
 	if s.Kills > 0 {
 		p("from SIGKILL to the next attempt", fmt.Sprintf("%.1f s", s.Resume))

@@ -20,6 +20,7 @@ import (
 
 	"github.com/nexuscore/onceq/examples/internal/app"
 	"github.com/nexuscore/onceq/internal/modelserver"
+	"github.com/nexuscore/onceq/llmcache"
 	"github.com/nexuscore/onceq/notify/notifytest"
 	"github.com/nexuscore/onceq/orchestrator"
 )
@@ -35,6 +36,7 @@ type supervisor struct {
 	model *modelserver.Server
 	slack *notifytest.Slack
 	runs  *orchestrator.Runs
+	cache *llmcache.Cache // to read its ledger
 	done  []func()
 
 	runID    string
@@ -68,7 +70,8 @@ func newSupervisor(ctx context.Context, s settings, st *story) (_ *supervisor, e
 		}
 		v.done = append(v.done, m.Close)
 		v.redis = "redis://" + m.Addr()
-	} else if err := v.cleanQueue(ctx); err != nil {
+	}
+	if err := v.connect(ctx); err != nil {
 		return nil, err
 	}
 	if v.model, err = modelserver.Start("127.0.0.1:0", modelserver.WithLatency(150*time.Millisecond, 4*time.Millisecond)); err != nil {
@@ -92,22 +95,22 @@ func newSupervisor(ctx context.Context, s settings, st *story) (_ *supervisor, e
 	return v, err
 }
 
-// cleanQueue connects to the real Redis, and leaves no queue of ours on it at the end.
-func (v *supervisor) cleanQueue(ctx context.Context) error {
+// connect reaches the broker, and leaves no queue of ours on it at the end.
+func (v *supervisor) connect(ctx context.Context) error {
 	opt, err := redis.ParseURL(v.redis)
 	if err != nil {
 		return fmt.Errorf("-redis: %w", err)
 	}
 	rdb := redis.NewClient(opt)
-	if err := rdb.Ping(ctx).Err(); err != nil {
-		_ = rdb.Close()
-		return fmt.Errorf("-redis: no answer from %s: %w", opt.Addr, err)
-	}
 	v.done = append(v.done, func() {
 		_ = asynq.NewInspectorFromRedisClient(rdb).DeleteQueue(v.queue, true)
 		_ = rdb.Close()
 	})
-	return nil
+	if err := rdb.Ping(ctx).Err(); err != nil {
+		return fmt.Errorf("-redis: no answer from %s: %w", opt.Addr, err)
+	}
+	v.cache, err = llmcache.New(rdb, llmcache.WithPrefix(v.queue))
+	return err
 }
 
 func (v *supervisor) database() string { return filepath.Join(v.dir, "onceq.db") }

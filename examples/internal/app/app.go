@@ -11,12 +11,14 @@ import (
 	"time"
 
 	"github.com/hibiken/asynq"
+	"github.com/openai/openai-go/v3/option"
 	"github.com/redis/go-redis/v9"
 	"gorm.io/gorm"
 
 	"github.com/nexuscore/onceq/checkpoint"
 	"github.com/nexuscore/onceq/examples/internal/forge"
 	"github.com/nexuscore/onceq/idempotent"
+	"github.com/nexuscore/onceq/llmcache"
 	"github.com/nexuscore/onceq/notify"
 	"github.com/nexuscore/onceq/orchestrator"
 )
@@ -156,7 +158,13 @@ func (a *App) handler(c Config, p parts) (asynq.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	works, err := forge.New(model.client(), model.model, c.Dir, forge.WithLogger(a.log))
+	cache, err := llmcache.New(p.rdb, llmcache.WithPrefix(c.Prefix), llmcache.WithLogger(a.log))
+	if err != nil {
+		return nil, err
+	}
+	a.done.add(func() { _ = cache.Flush(context.Background()) }) // the last counts of the ledger
+	paid := &http.Client{Transport: cache.Transport(nil)}        // every call of the SDK goes through it
+	works, err := forge.New(model.client(option.WithHTTPClient(paid)), model.model, c.Dir, forge.WithLogger(a.log), forge.WithoutSteps())
 	if err != nil {
 		return nil, err
 	}

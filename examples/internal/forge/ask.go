@@ -87,7 +87,7 @@ func call[T any](ctx context.Context, f *Forge, s *State, q question, parse func
 	if name == "" {
 		name = q.task
 	}
-	a, err := checkpoint.Step(ctx, name, func(ctx context.Context) (answered[T], error) {
+	a, err := step(ctx, f, name, func(ctx context.Context) (answered[T], error) {
 		start := time.Now()
 		messages := q.messages()
 		for try := 1; ; try++ {
@@ -118,6 +118,13 @@ func call[T any](ctx context.Context, f *Forge, s *State, q question, parse func
 	}
 	s.Model = a.Model
 	return a.Value, nil
+}
+
+func step[T any](ctx context.Context, f *Forge, name string, fn func(context.Context) (T, error)) (T, error) {
+	if !f.steps {
+		return fn(ctx)
+	}
+	return checkpoint.Step(ctx, name, fn)
 }
 
 func excerpt(s string) string {

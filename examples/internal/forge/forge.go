@@ -23,6 +23,7 @@ type Forge struct {
 	goTool   string // "": tests are not run, for the reason noTests
 	noTests  string
 	timeout  time.Duration
+	steps    bool
 }
 
 // Progress is one thing that happened in a run, for people to watch.
@@ -39,6 +40,7 @@ type config struct {
 	progress func(Progress)
 	tests    bool
 	timeout  time.Duration
+	steps    bool
 }
 
 // Option configures [New].
@@ -56,6 +58,10 @@ func WithProgress(fn func(Progress)) Option { return func(c *config) { c.progres
 // artefacts.
 func WithoutTests() Option { return func(c *config) { c.tests = false } }
 
+// WithoutSteps asks the model outside of steps, for a client whose transport
+// replays what a run was told before. Steps then keep only the test runs.
+func WithoutSteps() Option { return func(c *config) { c.steps = false } }
+
 // WithTestTimeout bounds one go test of the generated program, compiling
 // included: 1 s to 10 min, 90 s by default.
 func WithTestTimeout(d time.Duration) Option { return func(c *config) { c.timeout = d } }
@@ -64,7 +70,7 @@ func WithTestTimeout(d time.Duration) Option { return func(c *config) { c.timeou
 // is made when it is needed. Deadlines, retries and the transport are the
 // client's.
 func New(client openai.Client, model, dir string, opts ...Option) (*Forge, error) {
-	c := config{log: slog.Default(), progress: func(Progress) {}, tests: true, timeout: 90 * time.Second}
+	c := config{log: slog.Default(), progress: func(Progress) {}, tests: true, steps: true, timeout: 90 * time.Second}
 	for _, o := range opts {
 		o(&c)
 	}
@@ -82,7 +88,7 @@ func New(client openai.Client, model, dir string, opts ...Option) (*Forge, error
 	if err != nil {
 		return nil, fmt.Errorf("forge: dir: %w", err)
 	}
-	f := &Forge{client: client, model: model, dir: dir, log: c.log, progress: c.progress, timeout: c.timeout}
+	f := &Forge{client: client, model: model, dir: dir, log: c.log, progress: c.progress, timeout: c.timeout, steps: c.steps}
 	if !c.tests {
 		f.noTests = "running generated tests is switched off"
 	} else if f.goTool, err = exec.LookPath("go"); err != nil {
