@@ -1,10 +1,13 @@
 package notify
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -313,7 +316,9 @@ func TestSeveralProcessesThroughAnOutage(t *testing.T) {
 func TestLostRepliesOfTheDatabase(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d *dbtest.Database) {
 		c := &channel{name: "d"}
-		o := outboxOn(t, d.DB, []Destination{c}, quick()...)
+		var log bytes.Buffer
+		var mu sync.Mutex
+		o := outboxOn(t, d.DB, []Destination{c}, quick(WithLogger(slog.New(slog.NewTextHandler(lockedWriter{&mu, &log}, nil))))...)
 		var updates atomic.Int64
 		after(t, o.store.db, "update", func(n int, _ *gorm.DB) error {
 			updates.Store(int64(n))
@@ -327,6 +332,11 @@ func TestLostRepliesOfTheDatabase(t *testing.T) {
 		calls, _ := c.count()
 		same(t, "calls", calls, 1)
 		same(t, "updates", updates.Load(), 3) // claim, mark, mark again
+		mu.Lock()
+		defer mu.Unlock()
+		if !strings.Contains(log.String(), `"notify: sent"`) || strings.Contains(log.String(), "another worker") {
+			t.Errorf("log: %s", &log)
+		}
 		same(t, "states", states(t, o, "d"), map[string]State{"r/done": StateSent})
 	})
 }

@@ -1,16 +1,20 @@
 package notify
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 )
 
-// Log returns a destination that writes the text of each message to l at level
-// Info, with the keys run, event and link. It is always the last resort, and a
-// first destination while there is none.
+// Log returns a destination that writes the text of each message, or its event
+// where there is none, to l at level Info, with the keys run, event and link: a
+// first destination while there is no other. A nil l means slog.Default().
 func Log(name string, l *slog.Logger) Destination {
+	if l == nil {
+		l = slog.Default()
+	}
 	return Func(name, func(ctx context.Context, m Message) (Receipt, error) {
-		l.InfoContext(ctx, m.Text, "run", m.RunID, "event", m.Event, "link", m.Link)
+		l.InfoContext(ctx, cmp.Or(m.Text, m.Event), "run", m.RunID, "event", m.Event, "link", m.Link)
 		return Receipt{ID: m.ID}, nil
 	})
 }
