@@ -83,6 +83,7 @@ func TestKeysInRedis(t *testing.T) {
 		kinds = append(kinds, k)
 	}
 	slices.Sort(kinds)
+	kinds = slices.Compact(kinds) // the ledger may have been written in two goes
 	want := []string{
 		"onceq:llm:{*}:t:acme", "onceq:llm:{total}", "onceq:llm:{total}:once:*",
 		"onceq:{run}:llm", "onceq:{run}:llm:*", "onceq:{run}:llm:once:*",

@@ -46,12 +46,14 @@ func (p *provider) RoundTrip(req *http.Request) (*http.Response, error) {
 // instead: to wait, or to end the body with an error.
 func (p *provider) pieces(ctx context.Context, parts ...any) io.ReadCloser {
 	r, w := io.Pipe()
-	stop := context.AfterFunc(ctx, func() {
-		p.cancelled.Add(1)
-		_ = w.CloseWithError(ctx.Err())
-	})
+	stop := context.AfterFunc(ctx, func() { _ = w.CloseWithError(ctx.Err()) })
 	go func() {
 		defer stop()
+		defer func() {
+			if ctx.Err() != nil {
+				p.cancelled.Add(1)
+			}
+		}()
 		for _, part := range parts {
 			switch part := part.(type) {
 			case string:
