@@ -59,8 +59,9 @@ func WithLogger(l *slog.Logger) Option { return func(c *config) { c.logger = l }
 func WithPrefix(prefix string) Option { return func(c *config) { c.prefix = prefix } }
 
 // WithTTL sets how long a snapshot and its steps are kept after they were last
-// written; 24 h by default, at least 1 ms. It must be longer than a run may wait
-// for its next attempt. It is never less than the lease's own TTL.
+// written; 24 h by default, at least 1 ms. Under a guard it is never less than the
+// lease's TTL and the longest wait of the guard's retry policy together; where a
+// host has a longer delay of its own, it must be longer than that.
 func WithTTL(d time.Duration) Option { return func(c *config) { c.ttl = d } }
 
 // WithTimeout bounds each call of the store; 1 s by default, at least 1 ms. A

@@ -77,7 +77,7 @@ func (r *run) identify(ctx context.Context) error {
 	if l, ok := lease.FromContext(ctx); ok {
 		r.lease, r.key, r.stamp = l, l.Key, l.Stamp
 		r.ref.Base, r.ref.Owner, r.ref.Token, r.ref.LeaseTTL = l.Base, l.Owner, l.Token, l.TTL
-		r.ref.TTL = max(r.cfg.ttl, l.TTL)
+		r.ref.TTL = max(r.cfg.ttl, l.TTL+l.Rest)
 		return nil
 	}
 	key, ok := ctx.Value(runNameKey{}).(string)

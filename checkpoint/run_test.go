@@ -102,8 +102,8 @@ func TestASaveExtendsTheLease(t *testing.T) {
 func TestTheLeaseIsToldOfProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, rdb := redistest.Bubble(t)
-		store := newStore(t, rdb, WithTTL(time.Second)) // less than the lease's: raised
-		a := begin(t, rdb, "r")
+		store := newStore(t, rdb, WithTTL(time.Second)) // less than the run may rest: raised
+		a := begin(t, rdb, "r", func(c *lease.Config) { c.Rest = time.Hour })
 		start := time.Now()
 		_, err := Run(a.ctx, store, []Phase[state]{{Name: "a", Run: func(ctx context.Context, _ *state) error {
 			time.Sleep(5 * time.Second)
@@ -123,8 +123,8 @@ func TestTheLeaseIsToldOfProgress(t *testing.T) {
 		if got := a.LastProgress().Sub(start); got != 15*time.Second {
 			t.Errorf("progress at %v after the phase, want 15s", got)
 		}
-		if d := rdb.PTTL(t.Context(), ckpt).Val(); d != 30*time.Second {
-			t.Errorf("snapshot lives for %v, want the lease's 30s", d)
+		if d := rdb.PTTL(t.Context(), ckpt).Val(); d != time.Hour+30*time.Second {
+			t.Errorf("snapshot lives for %v, want the lease's 30s and the hour the run may rest", d)
 		}
 		a.End()
 	})

@@ -208,7 +208,7 @@ func (g *Guard) began(ctx context.Context, d delivery, owner string, sent time.T
 		Prefix: g.prefix, Key: d.key, Base: g.base(d.key),
 		Owner: owner, Token: r.num(1), Attempt: int(r.num(2)), Generation: d.generation,
 		Fingerprint: d.fingerprint, Stamp: r.str(4), Snapshot: r.bytes(5),
-		TTL: g.ttl, Margin: g.ttl / 10,
+		TTL: g.ttl, Margin: g.ttl / 10, Rest: g.policy.longest(),
 	}, sent)
 	a := &Attempt{g: g, lease: l, outer: outer, delivery: d, crashes: int(r.num(3))}
 	ctx = context.WithValue(scope.New(ctx, "", ""), attemptKey{}, a)

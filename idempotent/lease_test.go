@@ -12,6 +12,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/nexuscore/onceq/idempotent"
+	"github.com/nexuscore/onceq/internal/lease"
 )
 
 // L1: the one that is turned away leaves the holder's lease alone.
@@ -363,6 +364,21 @@ func TestPoisonPill(t *testing.T) {
 		if !errors.Is(err, idempotent.ErrAlreadyFailed) || !errors.Is(err, asynq.SkipRetry) {
 			t.Fatalf("the next delivery: %v, want ErrAlreadyFailed and SkipRetry", err)
 		}
+	})
+}
+
+// What must wait for the next attempt is told how long that may take: the longest
+// Retry-After that is honoured, an hour, and its jitter.
+func TestAttemptsKnowHowLongARunMayRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		_ = direct(t.Context(), w.guard, "k", func(ctx context.Context, _ *asynq.Task) error {
+			l, _ := lease.FromContext(ctx)
+			if want := 66*time.Minute + 2*time.Second; l.Rest != want {
+				t.Errorf("Rest = %v, want %v", l.Rest, want)
+			}
+			return nil
+		})
 	})
 }
 

@@ -61,6 +61,12 @@ func (p policy) delay(c Class, wait time.Duration, n int) time.Duration {
 	return max(p.base/2, jitter(ceiling))
 }
 
+// longest bounds what delay returns, for whatever must outlive it. A host's own
+// RetryDelayFunc is beyond it.
+func (p policy) longest() time.Duration {
+	return max(p.limit, maxRateLimit+maxRateLimit/10) + 2*wholeSecond
+}
+
 func (p policy) orphanDelay() time.Duration { return jitter(time.Second) }
 
 func jitter(limit time.Duration) time.Duration {

@@ -45,6 +45,9 @@ type Config struct {
 	Snapshot []byte
 	// TTL is how long Redis keeps the lease after each extension.
 	TTL time.Duration
+	// Rest is how long the run may rest between two attempts: what an attempt leaves
+	// behind for the next must live that long.
+	Rest time.Duration
 	// Margin is how long before Redis would expire it the lease counts as lost.
 	Margin time.Duration
 }
