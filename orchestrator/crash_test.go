@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hibiken/asynq"
 	"gorm.io/gorm"
 
 	"github.com/nexuscore/onceq/checkpoint"
@@ -370,4 +371,32 @@ func TestStoreMustFit(t *testing.T) {
 	if _, err := orchestrator.NewHandler(nil, checkpoint.Store(nil), orchestrator.Orchestration[state]{}); !errors.Is(err, idempotent.ErrInvalid) {
 		t.Errorf("err = %v", err)
 	}
+}
+
+func TestDiesAfterFailedBeforeFinish(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setup{})
+		w.create("7")
+		var p *process
+		p = w.newProcess(setup{outbox: &kicked{w.outbox, func() { p.die() }}})
+		p.team.hook = failing("planning", 1, idempotent.Permanent(errBoom))
+		_ = p.deliver("7", "1")
+		w.is("7", orchestrator.StatusFailed)
+		before := w.status("7")
+		time.Sleep(afterLease)
+		if err := w.deliver("7", "1"); !errors.Is(err, idempotent.ErrAlreadyFailed) || !errors.Is(err, asynq.SkipRetry) {
+			t.Errorf("the next delivery: %v, want ErrAlreadyFailed", err)
+		}
+		if n := w.team.total(); n != 0 {
+			t.Errorf("%d phases were run after FAILED", n)
+		}
+		diff(t, "row", w.status("7"), before)
+		diff(t, "notifications", w.notes(), []string{"orchestrator_failed/1"})
+		if seen, err := w.guard.Lookup(t.Context(), w.runs.Key("7")); err != nil || seen.State != idempotent.StateFailed {
+			t.Errorf("Lookup = %+v, %v; want failed", seen, err)
+		}
+		if _, err := w.dispatcher.Rerun(t.Context(), "7", false); err != nil {
+			t.Errorf("Rerun = %v", err)
+		}
+	})
 }
