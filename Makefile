@@ -2,6 +2,9 @@
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 FUZZTIME    = 20s
 CHAOS       = 3m
+SEED        =
+CONCURRENCY = 4
+SOAK        = 24
 PKGS        = ./...
 
 .PHONY: help demo test vet lint race sdk fuzz chaos bench tidy
@@ -33,6 +36,10 @@ fuzz: ## each fuzz target for FUZZTIME (20s)
 			echo "fuzz $$t in $$(dirname $$f)"; \
 			go test -run '^$$' -fuzz "^$$t$$" -fuzztime $(FUZZTIME) $$(dirname $$f); \
 		done; done
+
+chaos: ## CHAOS (3m) of kills, freezes and outages; proves what held; SEED=, CONCURRENCY=; report in chaos-report/
+	go run ./internal/chaos -duration $(CHAOS) -concurrency $(CONCURRENCY) $(if $(SEED),-seed $(SEED))
+	go test -count=1 -timeout 15m -run '^TestSoak$$' ./notify -args -soak.events $(SOAK) $(if $(SEED),-soak.seed $(SEED))
 
 bench: ## hot paths, and whole runs beside asynq alone and a naive handler, on a real Redis
 	go test -run '^$$' -bench . -benchmem ./idempotent ./checkpoint ./llmcache ./internal/bench

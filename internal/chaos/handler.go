@@ -149,7 +149,7 @@ func (w *worker) toil(ctx context.Context, spec runSpec, i int) error {
 
 // ask is an LLM call; every other one is streamed. The answer is returned as a digest.
 func (w *worker) ask(ctx context.Context, run, phase, call string) (string, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.Model+"/chat/completions", bytes.NewReader(question(run, phase, call)))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.Model+"chat/completions", bytes.NewReader(question(run, phase, call)))
 	if err != nil {
 		return "", err
 	}

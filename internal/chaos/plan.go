@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 )
 
@@ -40,6 +41,15 @@ const (
 	slackDown    eventKind = "Slack is down"
 )
 
+// events are drawn like cards, so that a minute has some of each.
+var events = []struct {
+	kind eventKind
+	n    int
+}{
+	{killWorker, 8}, {freezeLong, 2}, {freezeShort, 2}, {stopWorker, 2}, {killRedis, 1}, {restartRedis, 1},
+	{pauseShort, 1}, {pauseLong, 1}, {cutLinks, 1}, {slackDown, 1},
+}
+
 // event is one thing that is planned to go wrong.
 type event struct {
 	At     time.Duration
@@ -70,30 +80,29 @@ func makePlan(s settings) plan {
 		p.Runs = append(p.Runs, r)
 	}
 	rng = rand.New(rand.NewPCG(s.seed, 2))
+	var deck []eventKind
+	for _, e := range events {
+		deck = append(deck, slices.Repeat([]eventKind{e.kind}, e.n)...)
+	}
 	between := func(low, high time.Duration) time.Duration { return low + time.Duration(rng.Int64N(int64(high-low))) }
 	for at := between(2*time.Second, 4*time.Second); at < s.duration; at += between(time.Second, 4*time.Second) {
-		e := event{At: at, Worker: rng.IntN(s.workers)}
-		switch n := rng.IntN(100); {
-		case n < 40:
-			e.Kind, e.For = killWorker, between(0, 2*time.Second)
-		case n < 52:
-			e.Kind, e.For = freezeLong, between(s.ttl*5/4, s.ttl*2)
-		case n < 60:
-			e.Kind, e.For = freezeShort, between(s.ttl/10, s.ttl/2)
-		case n < 67:
-			e.Kind, e.For = stopWorker, between(0, time.Second)
-		case n < 73:
-			e.Kind, e.For = killRedis, between(0, s.ttl/2)
-		case n < 77:
-			e.Kind, e.For = restartRedis, between(0, s.ttl/4)
-		case n < 85:
-			e.Kind, e.For = pauseShort, between(s.ttl/20, s.ttl/2)
-		case n < 88:
-			e.Kind, e.For = pauseLong, between(s.ttl*5/4, s.ttl*3/2)
-		case n < 94:
-			e.Kind = cutLinks
-		default:
-			e.Kind, e.For = slackDown, between(time.Second, 4*time.Second)
+		if len(p.Events)%len(deck) == 0 {
+			rng.Shuffle(len(deck), func(i, j int) { deck[i], deck[j] = deck[j], deck[i] })
+		}
+		e := event{At: at, Kind: deck[len(p.Events)%len(deck)], Worker: rng.IntN(s.workers)}
+		switch e.Kind {
+		case killWorker, stopWorker:
+			e.For = between(0, 2*time.Second)
+		case freezeLong:
+			e.For = between(s.ttl*5/4, s.ttl*2)
+		case pauseLong:
+			e.For = between(s.ttl*5/4, s.ttl*3/2)
+		case freezeShort, pauseShort:
+			e.For = between(s.ttl/20, s.ttl/2)
+		case killRedis, restartRedis:
+			e.For = between(0, s.ttl/2)
+		case slackDown:
+			e.For = between(time.Second, 4*time.Second)
 		}
 		p.Events = append(p.Events, e)
 	}

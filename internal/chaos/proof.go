@@ -213,6 +213,9 @@ func (e evidence) steps(runs map[string][]*attempt) *claim {
 				p := place{en.Phase, en.Step}
 				if b := earlier[p]; b != nil {
 					why := cause(e.Troubles, b.process, at[p], b.after(at[p], a.began), 2*aftermath)
+					if why == "" { // it was kept, and could not be read
+						why = cause(e.Troubles, a.process, a.began, en.At, 2*aftermath)
+					}
 					c.unless(why, "%s: attempt %d (%s) repeats step %s of %s, which attempt %d (%s) had finished", run, a.number, a.process, en.Step, en.Phase, b.number, b.process)
 				}
 				earlier[p], at[p] = a, en.At
@@ -278,7 +281,7 @@ func (e evidence) llm(runs map[string][]*attempt) *claim {
 					c.against("%s: the %s question of %s was never asked", r.ID, call, phase)
 				}
 				for i := range len(paid) - 1 {
-					c.unless(e.interrupted(runs[r.ID], paid[i], paid[i+1].Start), "%s: the %s question of %s was paid by %s and again by %s %v later",
+					c.unless(e.again(runs[r.ID], paid[i], paid[i+1]), "%s: the %s question of %s was paid by %s and again by %s %v later",
 						r.ID, call, phase, paid[i].Client, paid[i+1].Client, paid[i+1].Start.Sub(paid[i].Start))
 				}
 			}
@@ -290,10 +293,21 @@ func (e evidence) llm(runs map[string][]*attempt) *claim {
 	return c
 }
 
+// again finds why a call was made once more.
+func (e evidence) again(list []*attempt, call, next modelserver.Call) troubleKind {
+	if why := e.interrupted(list, call, next.Start); why != "" {
+		return why
+	}
+	if passed(e.Troubles, call.Client, call.End) || passed(e.Troubles, next.Client, next.Start) {
+		return passing
+	}
+	return cause(e.Troubles, next.Client, next.Start.Add(-askTimeout), next.Start, aftermath) // it was kept, and could not be read
+}
+
 // interrupted finds what kept an answer from being stored: between the question and
 // the next thing that the attempt did, and no later than storing may take.
 func (e evidence) interrupted(list []*attempt, call modelserver.Call, again time.Time) troubleKind {
-	end := call.End.Add(aftermath)
+	end := call.End.Add(askTimeout)
 	if call.End.IsZero() {
 		end = again
 	}

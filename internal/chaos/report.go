@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	_ "embed"
+	"encoding/json"
 	"html/template"
 	"os"
 	"path/filepath"
@@ -17,6 +19,9 @@ var page = template.Must(template.New("report").Parse(reportHTML))
 func writeReport(s settings, e evidence, p *proof) error {
 	picture := timeline(e)
 	if err := os.WriteFile(filepath.Join(s.dir, "timeline.svg"), []byte(picture), 0o644); err != nil {
+		return err
+	}
+	if err := writeTroubles(filepath.Join(s.dir, "troubles.jsonl"), e.Troubles); err != nil {
 		return err
 	}
 	happened := map[string]int{}
@@ -45,4 +50,15 @@ func writeReport(s settings, e evidence, p *proof) error {
 		err = cerr
 	}
 	return err
+}
+
+func writeTroubles(file string, list []trouble) error {
+	var b bytes.Buffer
+	out := json.NewEncoder(&b)
+	for _, t := range list {
+		if err := out.Encode(t); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(file, b.Bytes(), 0o644)
 }

@@ -33,22 +33,34 @@ const aftermath = time.Second
 func cause(list []trouble, process string, from, to time.Time, redisAfter time.Duration) troubleKind {
 	found := troubleKind("")
 	for _, t := range list {
-		until := t.Until.Add(aftermath)
+		after, known := aftermath, rank[t.Kind] > 0
 		if t.Kind == redisOut {
-			until = t.Until.Add(redisAfter)
+			after = redisAfter
 		}
-		if t.Kind == slackOut || t.Process != "" && t.Process != process || t.From.After(to) || until.Before(from) {
-			continue
-		}
-		if found == "" || rank[t.Kind] < rank[found] {
+		if known && (found == "" || rank[t.Kind] < rank[found]) && t.hits(process, from, to, after) {
 			found = t.Kind
 		}
 	}
 	return found
 }
 
-// rank orders causes by how sure they are the one.
-var rank = map[troubleKind]int{killed: 0, frozen: 1, stopped: 2, redisOut: 3, starved: 4, passing: 5}
+// rank orders causes by how sure they are the one. Others explain nothing but
+// themselves.
+var rank = map[troubleKind]int{killed: 1, frozen: 2, stopped: 3, redisOut: 4, starved: 5}
+
+func (t trouble) hits(process string, from, to time.Time, after time.Duration) bool {
+	return (t.Process == "" || t.Process == process) && !t.From.After(to) && !t.Until.Add(after).Before(from)
+}
+
+// passed reports whether the LLM cache of a process let a call of that moment pass.
+func passed(list []trouble, process string, at time.Time) bool {
+	for _, t := range list {
+		if t.Kind == passing && t.hits(process, at, at, aftermath) {
+			return true
+		}
+	}
+	return false
+}
 
 // told turns what workers told of themselves into troubles.
 func told(entries []entry, end time.Time) []trouble {

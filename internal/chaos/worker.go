@@ -37,6 +37,11 @@ const (
 	queue  = "chaos"
 )
 
+// askTimeout bounds the LLM cache's questions to Redis. After three that fail it
+// passes all calls through for a minute, so at the default second there would be
+// little left to prove of it.
+const askTimeout = 3 * time.Second
+
 type workerSpec struct {
 	Name        string // of this process; no other has it
 	Redis       string
@@ -164,7 +169,8 @@ func (w *worker) run(ctx context.Context, base *http.Transport) (err error) {
 	if err != nil {
 		return err
 	}
-	w.cache, err = llmcache.New(w.rdb, llmcache.WithPrefix(prefix), llmcache.WithLeaseTTL(w.TTL), llmcache.WithLogger(slog.New(&breakerWatch{Handler: w.log.Handler(), w: w})))
+	w.cache, err = llmcache.New(w.rdb, llmcache.WithPrefix(prefix), llmcache.WithLeaseTTL(w.TTL),
+		llmcache.WithTimeout(askTimeout), llmcache.WithLogger(slog.New(&breakerWatch{Handler: w.log.Handler(), w: w})))
 	if err != nil {
 		return err
 	}
