@@ -56,7 +56,7 @@ type settings struct {
 }
 
 func defaults() settings {
-	return settings{TTL: 3 * time.Second, Grace: 10 * time.Second, Timeout: time.Hour, MaxCrashes: 5, Concurrency: 10}
+	return settings{TTL: 5 * time.Second, Grace: 10 * time.Second, Timeout: time.Hour, MaxCrashes: 5, Concurrency: 10}
 }
 
 // state is what runs work on.

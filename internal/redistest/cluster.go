@@ -31,16 +31,9 @@ func Cluster(t testing.TB, args ...string) *ClusterServers {
 	c := &ClusterServers{t: t}
 	var buses []string
 	for range Masters {
-		addr, err := freeAddr()
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, bus, _ := net.SplitHostPort(addr) // the default, port + 10000, may be no port
+		n, bus := clusterNode(t, args...)
 		buses = append(buses, bus)
-		c.Nodes = append(c.Nodes, Real(t, append([]string{
-			"--cluster-enabled", "yes", "--cluster-port", bus, "--cluster-node-timeout", "2000",
-			"--cluster-require-full-coverage", "no",
-		}, args...)...))
+		c.Nodes = append(c.Nodes, n)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -103,4 +96,41 @@ func (c *ClusterServers) NodeOf(key string) *Server {
 	}
 	c.t.Fatalf("no node has slot %d of %q", slot, key)
 	return nil
+}
+
+// Replica adds a node that replicates the given master, and returns when it has all
+// that the master has.
+func (c *ClusterServers) Replica(master *Server, args ...string) *Server {
+	c.t.Helper()
+	n, bus := clusterNode(c.t, args...)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	rdb := n.Client()
+	host, port, _ := net.SplitHostPort(n.Addr)
+	if err := master.Client().Do(ctx, "CLUSTER", "MEET", host, port, bus).Err(); err != nil {
+		c.t.Fatalf("CLUSTER MEET: %v", err)
+	}
+	id := master.Client().Do(ctx, "CLUSTER", "MYID").String()
+	id = id[strings.LastIndex(id, " ")+1:]
+	for rdb.ClusterReplicate(ctx, id).Err() != nil || !strings.Contains(rdb.Info(ctx, "replication").Val(), "master_link_status:up") {
+		if ctx.Err() != nil {
+			c.t.Fatalf("no replica: %s", rdb.Info(context.Background(), "replication").Val())
+		}
+		time.Sleep(50 * time.Millisecond) // a node that joins sends no event
+	}
+	return n
+}
+
+// clusterNode starts a node of no cluster yet, and names its bus port.
+func clusterNode(t testing.TB, args ...string) (*Server, string) {
+	t.Helper()
+	addr, err := freeAddr()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, bus, _ := net.SplitHostPort(addr) // the default, port + 10000, may be no port
+	return Real(t, append([]string{
+		"--cluster-enabled", "yes", "--cluster-port", bus, "--cluster-node-timeout", "2000",
+		"--cluster-require-full-coverage", "no",
+	}, args...)...), bus
 }
