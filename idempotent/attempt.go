@@ -294,7 +294,7 @@ func (g *Guard) release(ctx context.Context, key, owner string, h handback) bool
 
 func (g *Guard) withIndex(keys ...string) []string {
 	if g.indexed {
-		keys = append(keys, processLeasesKey(g.prefix, g.process), processesKey(g.prefix))
+		keys = append(keys, processLeasesKey(g.prefix, g.process), processesKey(g.prefix), presentKey(g.prefix))
 	}
 	return keys
 }

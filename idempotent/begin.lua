@@ -1,6 +1,7 @@
 -- begin starts an attempt of a run, or says why none may start now.
 --
--- KEYS  1 lock  2 run record  3 snapshot  [4 leases of this process  5 processes]
+-- KEYS  1 lock  2 run record  3 snapshot  [4 leases of this process  5 processes
+--       6 present]
 -- ARGV  1 owner  2 lease TTL ms  3 retention ms  4 generation  5 fingerprint
 --       6 crashes allowed  7 process  8 index member
 --       9 task ID  10 queue  11 task type  12 payload  13 max retry
@@ -79,5 +80,8 @@ if KEYS[4] then
   redis.call('PEXPIRE', KEYS[4], ARGV[3])
   redis.call('ZADD', KEYS[5], expiry, ARGV[7])
   redis.call('PEXPIRE', KEYS[5], ARGV[3])
+  if tonumber(redis.call('ZSCORE', KEYS[6], ARGV[7]) or '0') < 0 then -- taken for gone, and lives
+    redis.call('ZREM', KEYS[6], ARGV[7])
+  end
 end
 return {'begun', string.format('%.0f', token), attempt, crashes, stamp, redis.call('GET', KEYS[3])}

@@ -1,6 +1,6 @@
 -- extend keeps a lease alive.
 --
--- KEYS  1 lock  2 run record  [3 leases of this process  4 processes]
+-- KEYS  1 lock  2 run record  [3 leases of this process  4 processes  5 present]
 -- ARGV  1 owner  2 lease TTL ms  3 retention ms  4 process  5 index member
 -- returns 1 extended, 0 lost
 --
@@ -18,5 +18,8 @@ if KEYS[3] then
   redis.call('PEXPIRE', KEYS[3], ARGV[3])
   redis.call('ZADD', KEYS[4], expiry, ARGV[4])
   redis.call('PEXPIRE', KEYS[4], ARGV[3])
+  if tonumber(redis.call('ZSCORE', KEYS[5], ARGV[4]) or '0') < 0 then -- taken for gone, and lives
+    redis.call('ZREM', KEYS[5], ARGV[4])
+  end
 end
 return 1

@@ -28,17 +28,17 @@ type pair struct {
 	rec           *idempotent.Recoverer // of the first
 	begun         chan *idempotent.Attempt
 	release       chan struct{} // lets the first attempt return
-	result        chan error    // what the guard answered it
 }
 
-func newPair(w *world, opts ...idempotent.Option) *pair {
+func newPair(w *world) *pair {
 	w.t.Helper()
-	p := &pair{world: w, first: w.newGuard(opts...), second: w.guard, begun: make(chan *idempotent.Attempt, 10), release: make(chan struct{}), result: make(chan error, 1)}
-	w.serve(p.first, func(ctx context.Context, _ *asynq.Task) error {
+	p := &pair{world: w, second: w.guard, begun: make(chan *idempotent.Attempt, 10), release: make(chan struct{})}
+	// It has one slot, which the handler keeps: it takes no second delivery.
+	p.first = w.machine(func(ctx context.Context, _ *asynq.Task) error {
 		p.begun <- idempotent.MustFromContext(ctx)
 		<-p.release // ignores ctx
 		return nil
-	})
+	}).guard
 	p.rec = w.recover(p.first)
 	if err := w.enqueue("k", "x"); err != nil {
 		w.t.Fatal(err)
@@ -82,6 +82,29 @@ func TestFalselyJudgedProcessIsFenced(t *testing.T) {
 		}
 		if r := w.lookup("k"); r.State != idempotent.StateSucceeded || r.Attempt != 2 || string(r.Result) != "second" {
 			t.Fatalf("%+v, want the second attempt's success", r)
+		}
+	})
+}
+
+// A process that was taken for gone and begins an attempt all the same is alive: that
+// one is left alone, else it would use up its run's crashes in seconds.
+func TestFalselyJudgedProcessThatWorksOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		g := w.newGuard()
+		release := make(chan struct{})
+		w.serve(g, func(context.Context, *asynq.Task) error { <-release; return nil })
+		t.Cleanup(func() { close(release) })
+		rec := w.recover(g)
+		if err := w.enqueue("k", "x"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		w.recover(w.guard)
+		rec.Sever()
+		time.Sleep(2 * time.Minute)
+		if r := w.lookup("k"); r.Holder != g.Process() || r.Attempt != 2 || r.Crashes != 1 {
+			t.Fatalf("%+v, want the second attempt at work on the same process", r)
 		}
 	})
 }

@@ -57,5 +57,5 @@ func (g *Guard) note(ctx context.Context, notes ...noted) {
 	for _, n := range notes {
 		args = append(args, runkey.Escape(n.key), string(n.kind), n.ms)
 	}
-	g.run.Send(ctx, noteScript, []string{processLeasesKey(g.prefix, g.process), processesKey(g.prefix), waitingKey(g.prefix)}, args...)
+	g.run.Send(ctx, noteScript, []string{processLeasesKey(g.prefix, g.process), processesKey(g.prefix), waitingKey(g.prefix), presentKey(g.prefix)}, args...)
 }

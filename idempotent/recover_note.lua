@@ -1,7 +1,7 @@
 -- recover_note keeps the index of leases beside the scripts that take, extend and
 -- release them, where those cannot: on Redis Cluster it is in another slot.
 --
--- KEYS  1 leases of this process  2 processes  3 runs that wait
+-- KEYS  1 leases of this process  2 processes  3 runs that wait  4 present
 -- ARGV  1 process  2 retention ms  then for each run: member, kind, ms
 --       kind 'lease': held for another ms; 'wait': to be looked at in ms; 'over'
 -- returns 1
@@ -17,6 +17,9 @@ for i = 3, #ARGV, 3 do
     redis.call('PEXPIRE', KEYS[1], ARGV[2])
     redis.call('ZADD', KEYS[2], at, ARGV[1])
     redis.call('PEXPIRE', KEYS[2], ARGV[2])
+    if tonumber(redis.call('ZSCORE', KEYS[4], ARGV[1]) or '0') < 0 then -- taken for gone, and lives
+      redis.call('ZREM', KEYS[4], ARGV[1])
+    end
   else
     redis.call('ZREM', KEYS[1], member)
     if kind == 'wait' then

@@ -10,7 +10,8 @@
 --       else the error with which Redis refuses to count subscriptions
 --
 -- Present holds, for each process that was seen subscribed, when that was first
--- so, or minus the ms when it was first seen gone. Only those may be judged. The
+-- so, or minus the ms when it was first seen gone. Only those may be judged; one
+-- that takes or extends a lease after it was seen gone is off the list. The
 -- caller is alive, so what its own subscription looks like never speaks against
 -- it; and when it is not seen, neither is that of others.
 --
