@@ -39,7 +39,7 @@ fuzz: ## each fuzz target for FUZZTIME (20s)
 
 chaos: ## CHAOS (3m) of kills, freezes and outages; proves what held; SEED=, CONCURRENCY=; report in chaos-report/
 	go run ./internal/chaos -duration $(CHAOS) -concurrency $(CONCURRENCY) $(if $(SEED),-seed $(SEED))
-	go test -count=1 -timeout 15m -run '^TestSoak$$' ./notify -args -soak.events $(SOAK) $(if $(SEED),-soak.seed $(SEED))
+	cd notify && go test -count=1 -timeout 15m -run '^TestSoak$$' -args -soak.events $(SOAK) $(if $(SEED),-soak.seed $(SEED))
 
 bench: ## hot paths, and whole runs beside asynq alone and a naive handler, on a real Redis
 	go test -run '^$$' -bench . -benchmem ./idempotent ./checkpoint ./llmcache ./internal/bench
