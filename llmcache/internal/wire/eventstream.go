@@ -100,6 +100,8 @@ func (f *awsFraming) frame() {
 	f.sink.event("", inner)
 }
 
+func (f *awsFraming) end() {}
+
 func (f *awsFraming) closed() bool { return false }
 
 func (f *awsFraming) pending() bool { return len(f.buf) > 0 || f.dead }

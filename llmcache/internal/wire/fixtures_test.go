@@ -112,7 +112,7 @@ var streams = []stream{
 	{
 		name: "chat without usage, with comments and CRLF", call: streaming(OpenAIChat, 1), media: eventStream,
 		body:     strings.ReplaceAll(": PROCESSING\n\n"+sse(chatHello)+": PROCESSING\n\n"+sse(chatText, chatStop, "[DONE]"), "\n", "\r\n"),
-		terminal: "[DONE]\r",
+		terminal: "[DONE]\r\n",
 		want:     Outcome{Complete: true, Model: "gpt-4o-2024-08-06"},
 	},
 	{
@@ -143,8 +143,13 @@ var streams = []stream{
 	{
 		name: "chat, every kind of line end, byte order mark", call: streaming(OpenAIChat, 1), media: eventStream,
 		body:     "\xef\xbb\xbfdata: " + chatText + "\r\n\n" + "data: " + chatStop + "\r\r" + "data: " + chatUsage + "\n\r\n" + "id: 7\rdata: [DONE]\r\n\n",
-		terminal: "[DONE]\r",
+		terminal: "[DONE]\r\n",
 		want:     Outcome{Complete: true, Model: "gpt-4o-2024-08-06", Usage: chatTokens},
+	},
+	{
+		name: "chat, lines that end in CR", call: streaming(OpenAIChat, 1), media: eventStream,
+		body: strings.ReplaceAll(sse(chatText, chatStop, "[DONE]"), "\n", "\r"),
+		want: Outcome{Complete: true, Model: "gpt-4o-2024-08-06"},
 	},
 	{
 		name: "legacy completion", call: streaming(OpenAIChat, 1), media: eventStream,
@@ -214,10 +219,8 @@ var streams = []stream{
 	},
 	{
 		name: "ollama generate", call: streaming(OllamaChat, 1), media: "application/json",
-		body: `{"model":"l","response":"a","done":false}` + "\r\n" + `{"model":"l","response":"","done":true,"done_reason":"length","context":[1,2]}` + "\r\n",
-		// A CR ends the line as well as CR LF.
-		terminal: "[1,2]}\r",
-		want:     Outcome{Complete: true, Truncated: true, Model: "l"},
+		body: `{"model":"l",` + "\r" + `"response":"a","done":false}` + "\r\n" + `{"model":"l","response":"","done":true,"done_reason":"length","context":[1,2]}` + "\r\n",
+		want: Outcome{Complete: true, Truncated: true, Model: "l"},
 	},
 	{
 		name: "images", call: streaming(OpenAIImages, 1), media: eventStream,

@@ -100,6 +100,8 @@ func (f *arrayFraming) dispatch() {
 	f.drop, f.over = false, f.over || !f.array
 }
 
+func (f *arrayFraming) end() {}
+
 func (f *arrayFraming) closed() bool { return f.over && f.depth == 0 }
 
 func (f *arrayFraming) pending() bool { return !f.over }

@@ -24,12 +24,15 @@ type Scanner struct {
 	judge   StreamJudge
 	reason  string // why it cannot
 	fault   string // what the framing found wrong
-	ended   bool
+	over    bool   // the body is at its end
+	ended   bool   // in order
 }
 
 // framing cuts a body into events.
 type framing interface {
 	write(p []byte)
+	// end says that the body has ended in order.
+	end()
 	// closed reports that the body has come to its own end.
 	closed() bool
 	// pending reports that what was written last is not whole.
@@ -58,7 +61,7 @@ func NewScanner(c Call, status int, h http.Header, limit int) *Scanner {
 	case formSSE:
 		s.framing = &sseFraming{lines: lines{limit: limit}, sink: s}
 	case formLines:
-		s.framing = &lineFraming{lines: lines{limit: limit}, sink: s}
+		s.framing = &lineFraming{lines: lines{limit: limit, onlyLF: true}, sink: s}
 	case formArray:
 		s.framing = &arrayFraming{limit: limit, sink: s}
 	case formAWS:
@@ -113,7 +116,7 @@ func formOf(c Call, h http.Header) form {
 
 // Write takes the next piece of the body. It never fails.
 func (s *Scanner) Write(p []byte) (int, error) {
-	if s.framing != nil && !s.ended {
+	if s.framing != nil && !s.over {
 		s.framing.write(p)
 	}
 	return len(p), nil
@@ -122,8 +125,15 @@ func (s *Scanner) Write(p []byte) (int, error) {
 // End says that the body has ended: nil or io.EOF when in order, any other error
 // when it broke off.
 func (s *Scanner) End(err error) {
-	if err == nil || err == io.EOF {
-		s.ended = true
+	if s.over {
+		return
+	}
+	s.over = true
+	if s.ended = err == nil || err == io.EOF; !s.ended {
+		return
+	}
+	if s.framing != nil {
+		s.framing.end()
 	}
 }
 
@@ -146,7 +156,7 @@ func (s *Scanner) judged() Outcome {
 	case *sseFraming:
 		// A client that reads line by line stops at the mark itself, before the
 		// empty line that makes an event of it.
-		if d, ok := s.judge.(interface{ doneOutcome() Outcome }); ok && !s.ended && f.atDone() {
+		if d, ok := s.judge.(interface{ doneOutcome() Outcome }); ok && !s.over && f.atDone() {
 			return d.doneOutcome()
 		}
 	}
@@ -185,6 +195,7 @@ func (f *wholeFraming) write(p []byte) {
 	f.buf = append(f.buf, p...)
 }
 
+func (f *wholeFraming) end()          {}
 func (f *wholeFraming) closed() bool  { return false }
 func (f *wholeFraming) pending() bool { return false }
 

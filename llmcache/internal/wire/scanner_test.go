@@ -57,15 +57,13 @@ func TestStreamCutAtEveryByte(t *testing.T) {
 			}
 			for cut := range len(s.body) {
 				part := s.body[:cut]
-				// CR LF CR is the end of an event as well as CR LF CR LF.
-				last := strings.HasSuffix(s.body, "\r\n") && cut == len(s.body)-1
-				if got := scan(s.call, s.media, 0, nil, part); got.Complete && !last {
+				if got := scan(s.call, s.media, 0, nil, part); got.Complete {
 					t.Fatalf("ended after byte %d: complete: %+v", cut, got)
 				}
-				if got := scan(s.call, s.media, 0, errCut, part); got.Complete && !last && cut < terminal {
+				if got := scan(s.call, s.media, 0, errCut, part); got.Complete {
 					t.Fatalf("cut after byte %d: complete: %+v", cut, got)
 				}
-				if got := scan(s.call, s.media, 0, errOpen, part); got.Complete && !last && cut < terminal {
+				if got := scan(s.call, s.media, 0, errOpen, part); got.Complete && cut < terminal {
 					t.Fatalf("open after byte %d: complete: %+v", cut, got)
 				}
 			}
@@ -74,20 +72,22 @@ func TestStreamCutAtEveryByte(t *testing.T) {
 }
 
 // TestCompleteAtTheTerminalEvent: clients that stop there must not lose their
-// answer. Gemini has no such event when it sends events.
+// answer. Gemini has no such event when it sends events, and a last CR may be half
+// a line end.
 func TestCompleteAtTheTerminalEvent(t *testing.T) {
 	for _, s := range streams {
-		if s.call.API == GeminiGenerate && strings.HasPrefix(s.media, "text/event-stream") {
+		if s.call.API == GeminiGenerate && strings.HasPrefix(s.media, "text/event-stream") || strings.HasSuffix(s.body, "\r") {
 			continue
 		}
 		end := len(s.body)
 		if s.terminal != "" {
 			end = strings.Index(s.body, s.terminal) + len(s.terminal)
 		}
-		for _, err := range []error{errOpen, errCut} {
-			if got := scan(s.call, s.media, 0, err, s.body[:end]); !got.Complete {
-				t.Errorf("%s, %v: %+v", s.name, err, got)
-			}
+		if got := scan(s.call, s.media, 0, errOpen, s.body[:end]); !got.Complete {
+			t.Errorf("%s: %+v", s.name, got)
+		}
+		if got := scan(s.call, s.media, 0, errCut, s.body); !got.Complete {
+			t.Errorf("%s, broken off behind it: %+v", s.name, got)
 		}
 	}
 }

@@ -2,13 +2,16 @@ package wire
 
 import "bytes"
 
-// lines cuts a body into lines that end in LF, CR or both.
+// lines cuts a body into lines that end in LF and, unless only LF counts, in CR
+// LF or CR.
 type lines struct {
-	limit int
-	line  []byte // of the unfinished line, what is kept
-	begun bool   // the unfinished line has at least one byte
-	drop  bool   // its rest is not kept
-	cr    bool   // the last byte was a CR: an LF now belongs to it
+	limit  int
+	onlyLF bool
+	line   []byte // of the unfinished line, what is kept
+	begun  bool   // the unfinished line has at least one byte
+	drop   bool   // its rest is not kept
+	cr     bool   // it ends in a CR of which it is not known yet whether an LF follows
+	crlf   bool   // an LF has followed a CR before
 }
 
 // next takes bytes from p up to the end of a line and returns the line once it
@@ -16,19 +19,32 @@ type lines struct {
 // the next call. keep looks at the bytes of an unfinished line so far and says
 // whether more of it are of interest.
 func (l *lines) next(p []byte, keep func(line []byte) bool) (line, rest []byte, ok bool) {
-	if l.cr && len(p) > 0 {
-		if l.cr = false; p[0] == '\n' {
-			p = p[1:]
+	if !l.cr {
+		var ended bool
+		if p, ended = l.fill(p, keep); ended {
+			return l.take(), p, true
 		}
 	}
+	if !l.cr || len(p) == 0 {
+		return nil, nil, false
+	}
+	if p[0] == '\n' {
+		l.crlf, p = true, p[1:]
+	}
+	return l.take(), p, true
+}
+
+// fill adds to the unfinished line and returns what follows its end: an LF, or a
+// CR, which it notes and by which the end is not yet certain.
+func (l *lines) fill(p []byte, keep func(line []byte) bool) (rest []byte, ended bool) {
 	end := bytes.IndexByte(p, '\n')
 	seg := p
-	if end >= 0 {
+	if ended = end >= 0; ended {
 		seg = p[:end]
 	}
-	if i := bytes.IndexByte(seg, '\r'); i >= 0 {
+	if i := bytes.IndexByte(seg, '\r'); i >= 0 && !l.onlyLF {
+		l.cr, ended = true, false
 		end, seg = i, p[:i]
-		l.cr = true
 	}
 	l.begun = l.begun || len(seg) > 0
 	if !l.drop {
@@ -38,13 +54,27 @@ func (l *lines) next(p []byte, keep func(line []byte) bool) (line, rest []byte, 
 		l.line = append(l.line, seg...)
 		l.drop = !keep(l.line)
 	}
-	if end < 0 {
-		return nil, nil, false
-	}
-	line = l.line
-	l.line, l.begun, l.drop = l.line[:0], false, false
-	return line, p[end+1:], true
+	return p[end+1:], ended
 }
+
+// take returns the line and begins another.
+func (l *lines) take() []byte {
+	line := l.line
+	l.line, l.begun, l.drop, l.cr = l.line[:0], false, false, false
+	return line
+}
+
+// last returns the line that ends with the body: in a CR, and without the LF that
+// this body has after each CR it has been cut off.
+func (l *lines) last() ([]byte, bool) {
+	if !l.cr || l.crlf {
+		return nil, false
+	}
+	return l.take(), true
+}
+
+// unfinished reports whether the body ends within a line.
+func (l *lines) unfinished() bool { return l.begun || l.cr }
 
 // sseFraming cuts a body into server-sent events.
 type sseFraming struct {
@@ -72,11 +102,13 @@ func (f *sseFraming) write(p []byte) {
 			return
 		}
 		p = rest
-		if !f.later {
-			f.later = true
-			line = bytes.TrimPrefix(line, byteOrderMark)
-		}
-		f.take(line)
+		f.read(line)
+	}
+}
+
+func (f *sseFraming) end() {
+	if line, ok := f.last(); ok {
+		f.read(line)
 	}
 }
 
@@ -91,7 +123,11 @@ func (f *sseFraming) keep(line []byte) bool {
 	return bytes.HasPrefix(line, dataField)
 }
 
-func (f *sseFraming) take(line []byte) {
+func (f *sseFraming) read(line []byte) {
+	if !f.later {
+		f.later = true
+		line = bytes.TrimPrefix(line, byteOrderMark)
+	}
 	if len(line) == 0 {
 		f.dispatch()
 		return
@@ -127,14 +163,14 @@ func (f *sseFraming) dispatch() {
 
 // atDone reports whether the event being read is, so far, the mark by which
 // OpenAI ends a stream.
-func (f *sseFraming) atDone() bool { return f.some && !f.begun && bytes.Equal(f.data, doneMark) }
+func (f *sseFraming) atDone() bool { return f.some && !f.unfinished() && bytes.Equal(f.data, doneMark) }
 
 func (f *sseFraming) closed() bool { return false }
 
 // pending reports whether an event was begun: without its empty line it is none.
-func (f *sseFraming) pending() bool { return f.begun || f.some || f.name != "" }
+func (f *sseFraming) pending() bool { return f.unfinished() || f.some || f.name != "" }
 
-// lineFraming cuts a body into lines of JSON.
+// lineFraming cuts a body into lines of JSON, within which a CR is white space.
 type lineFraming struct {
 	lines
 	sink sink
@@ -155,5 +191,6 @@ func (f *lineFraming) write(p []byte) {
 	}
 }
 
+func (f *lineFraming) end()          {}
 func (f *lineFraming) closed() bool  { return false }
-func (f *lineFraming) pending() bool { return f.begun }
+func (f *lineFraming) pending() bool { return f.unfinished() }
