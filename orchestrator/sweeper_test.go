@@ -379,3 +379,21 @@ func TestDiesBeforeBegin(t *testing.T) {
 		w.is("7", orchestrator.StatusSuccess)
 	})
 }
+
+func TestALaterGenerationThatRedisHasForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setup{})
+		w.create("7")
+		w.must(w.db.Exec("UPDATE onceq_runs SET generation = 3").Error)
+		w.mini.FlushAll()
+		w.serve()
+		time.Sleep(31 * time.Second)
+		if n := w.sweep(); n != 1 {
+			t.Errorf("the sweeper did something for %d runs, want 1", n)
+		}
+		time.Sleep(5 * time.Second)
+		if run := w.status("7"); run.Status != orchestrator.StatusSuccess || run.Generation != 3 {
+			t.Errorf("run: %+v", run)
+		}
+	})
+}
