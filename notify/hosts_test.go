@@ -41,6 +41,7 @@ func TestHostsSettings(t *testing.T) {
 			d := dbtest.New(t, c.kind)
 			cfg := odd
 			cfg.Logger = logger.Discard
+			cfg.PrepareStmt = c.conns > 1 // gorm's prepared statements wait for each other on one connection
 			db, err := gorm.Open(dbtest.Dialector(c.kind, c.dsn(d.DSN)), &cfg)
 			must(t, err)
 			pool, err := db.DB()
@@ -72,6 +73,9 @@ func TestHostsSettings(t *testing.T) {
 			drain(t, os[0])
 			_, seen := ch.count()
 			same(t, "seen", seen, want)
+			stats, err := os[0].Stats(t.Context())
+			must(t, err)
+			same(t, "stats", stats["d"], map[State]int64{StateSent: 12})
 		})
 	}
 }

@@ -193,7 +193,7 @@ func TestTheDatabasesClockCounts(t *testing.T) {
 		s := &newFor(t, d.DB).store
 		s.clock.offset.Store(int64(time.Hour))
 		s.compare(t.Context())
-		got := s.time().Sub(time.Now())
+		got := time.Until(s.time())
 		if s.dialect == sqlite {
 			same(t, "offset without a server", got.Round(time.Minute), time.Hour)
 			return
@@ -207,7 +207,7 @@ func TestTheDatabasesClockCounts(t *testing.T) {
 			pool.SetMaxOpenConns(1)
 			execSQL(t, d.DB, "SET timestamp = UNIX_TIMESTAMP() + 600")
 			s.compare(t.Context())
-			same(t, "offset", s.time().Sub(time.Now()).Round(10*time.Second), 10*time.Minute)
+			same(t, "offset", time.Until(s.time()).Round(10*time.Second), 10*time.Minute)
 		}
 	})
 }

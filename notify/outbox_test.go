@@ -91,7 +91,8 @@ var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 func quick(opts ...Option) []Option {
 	return append([]Option{
 		WithLogger(quiet), WithPollInterval(5 * time.Millisecond), WithBackoff(time.Millisecond, 20*time.Millisecond),
-		WithSendTimeout(500 * time.Millisecond), WithLease(time.Second), WithReconcileGrace(20 * time.Millisecond),
+		// A lease that a busy machine does not outlast; tests in which one ends take a shorter.
+		WithSendTimeout(5 * time.Second), WithLease(20 * time.Second), WithReconcileGrace(20 * time.Millisecond),
 	}, opts...)
 }
 

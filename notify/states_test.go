@@ -58,11 +58,14 @@ func TestWhatBecomesOfAnAttempt(t *testing.T) {
 		{name: "never sent", answer: always(notSent(0)), want: result{StateFailed, 3, 0, "3 attempts: not sent: connection refused"}},
 		{name: "permanent (N3)", answer: always(errPermanent), want: result{StateFailed, 1, 0, "permanent: channel_not_found"}},
 		{name: "rate limited more often than there are attempts", answer: func(_ context.Context, n int, _ Message) (bool, error) {
-			if n <= 5 {
+			switch {
+			case n <= 5:
 				return false, limited(time.Millisecond)
+			case n == 6: // the first attempt that counts
+				return false, notSent(0)
 			}
 			return true, nil
-		}, want: result{StateSent, 6, 1, ""}},
+		}, want: result{StateSent, 7, 1, ""}},
 		{name: "rate limited without saying how long (N4)", answer: once(false, limited(0)), want: result{StateSent, 2, 1, ""}},
 		{name: "vague, hold (N5)", answer: always(errVague), want: result{StateHeld, 1, 0, "EOF"}},
 		{name: "shown and vague, hold", answer: once(true, errVague), want: result{StateHeld, 1, 1, "EOF"}},
@@ -114,8 +117,11 @@ func TestWhatBecomesOfAnAttempt(t *testing.T) {
 				if !c.asked {
 					dest = &a.channel
 				}
-				o := outboxOn(t, d.DB, []Destination{dest}, quick(WithPolicy(name, c.policy),
-					WithMaxAttempts(3), WithMaxChecks(4), WithSendTimeout(100*time.Millisecond))...)
+				opts := quick(WithPolicy(name, c.policy), WithMaxAttempts(3), WithMaxChecks(4))
+				if strings.HasPrefix(c.name, "goexits") || strings.HasPrefix(c.name, "ends with") {
+					opts = append(opts, WithSendTimeout(200*time.Millisecond), WithLease(2*time.Second))
+				}
+				o := outboxOn(t, d.DB, []Destination{dest}, opts...)
 				must(t, o.Enqueue(d.DB, done("r")))
 				drain(t, o)
 				calls, seen := a.count()
