@@ -49,6 +49,8 @@ func (w *worker) handler() (asynq.Handler, error) {
 // watch tells of every attempt: it is inside the guard and around the handler.
 func (w *worker) watch(next asynq.Handler) asynq.Handler {
 	return asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) (err error) {
+		w.busy.Add(1)
+		defer w.busy.Done()
 		var job struct {
 			RunID string `json:"run_id"`
 		}

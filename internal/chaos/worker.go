@@ -120,6 +120,7 @@ type worker struct {
 	cache *llmcache.Cache
 	model *http.Client
 	tells *http.Client
+	busy  sync.WaitGroup // handlers, those too that asynq does not wait for
 }
 
 func work(spec string) int {
@@ -146,6 +147,7 @@ func work(spec string) int {
 	orphaned()
 	stop()
 	_ = os.Stdin.Close()
+	w.busy.Wait() // nobody can stop one that is deaf to its context; what it leaves is no leak of ours
 	base.CloseIdleConnections()
 	left := ""
 	if err := goleak.Find(before, goleak.IgnoreAnyFunction("main.work.func1"), goleak.IgnoreTopFunction("os/signal.signal_recv"),
