@@ -397,3 +397,26 @@ func TestALaterGenerationThatRedisHasForgotten(t *testing.T) {
 		}
 	})
 }
+
+// Nobody may shorten the wait that was chosen for a retry, even if its task is gone.
+func TestARunThatWaitsForItsRetryIsNotRedelivered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, f := withFlaky(t, setup{})
+		w.create("7")
+		w.team.hook = failing("context", 1, idempotent.RateLimited(errBoom, 10*time.Minute))
+		_ = w.deliver("7", "1")
+		w.rdb.Del(t.Context(), "asynq:{default}:pending", "asynq:{default}:t:"+w.runs.Key("7"))
+		time.Sleep(5 * time.Minute)
+		var dup *idempotent.DuplicateError
+		if err := w.dispatcher.Redeliver(t.Context(), "7"); !errors.As(err, &dup) || dup.State != idempotent.StateRetrying {
+			t.Errorf("Redeliver = %v, want a duplicate that is retrying", err)
+		}
+		if n := w.sweep(); n != 0 || f.calls != 1 {
+			t.Errorf("the sweeper did something for %d runs, %d enqueues; want 0 and that of Create", n, f.calls)
+		}
+		time.Sleep(10 * time.Minute)
+		if n := w.sweep(); n != 1 {
+			t.Errorf("long overdue, the sweeper did something for %d runs, want 1", n)
+		}
+	})
+}
