@@ -1,0 +1,66 @@
+package idempotent_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/nexuscore/onceq/idempotent"
+	"github.com/nexuscore/onceq/internal/redistest"
+)
+
+// A look costs what is orphaned, not what is running.
+func TestScanOfManyLiveRuns(t *testing.T) {
+	srv := redistest.Real(t)
+	rdb := srv.Client()
+	const processes, each = 10, 10_000
+	soon := float64(time.Now().Add(time.Hour).UnixMilli())
+	for p := range processes {
+		name := fmt.Sprint("p", p)
+		members := make([]redis.Z, each)
+		for i := range members {
+			members[i] = redis.Z{Score: soon + float64(i), Member: fmt.Sprint("run-", p, "-", i)}
+		}
+		if err := rdb.ZAdd(t.Context(), "onceq:{leases}:of:"+name, members...).Err(); err != nil {
+			t.Fatal(err)
+		}
+		rdb.ZAdd(t.Context(), "onceq:{leases}:processes", redis.Z{Score: soon + each, Member: name})
+	}
+	own := srv.Client()
+	var n redistest.Counter
+	g := newGuardOn(t, own, "me")
+	own.AddHook(&n)
+	looks := func() int64 { // counted by the server, so that nothing is missed
+		info := rdb.Info(t.Context(), "commandstats").Val()
+		var calls int64
+		for line := range strings.SplitSeq(info, "\r\n") {
+			if rest, ok := strings.CutPrefix(line, "cmdstat_evalsha:calls="); ok {
+				_, _ = fmt.Sscan(strings.SplitN(rest, ",", 2)[0], &calls)
+			}
+		}
+		return calls
+	}
+	startRecoverer(t, g, idempotent.WithInterval(20*time.Millisecond))
+	waitFor(t, "a look", func() bool { return looks() > 3 })
+	n.Reset()
+	before := looks()
+	waitFor(t, "fifty looks", func() bool { return looks() >= before+50 })
+	commands, scans := n.Commands(), looks()-before
+	if commands > scans+2 { // one may be on its way
+		t.Errorf("%d commands for %d looks at %d live runs, want one each", commands, scans, processes*each)
+	}
+	var usec float64
+	for line := range strings.SplitSeq(rdb.Info(t.Context(), "commandstats").Val(), "\r\n") {
+		if _, rest, ok := strings.Cut(line, "cmdstat_evalsha:"); ok {
+			_, rest, _ = strings.Cut(rest, "usec_per_call=")
+			_, _ = fmt.Sscan(strings.SplitN(rest, ",", 2)[0], &usec)
+		}
+	}
+	t.Logf("a look at %d live runs of %d processes takes Redis %v µs", processes*each, processes, usec)
+	if usec > 5000 {
+		t.Errorf("a look takes Redis %v µs, want it cheap", usec)
+	}
+}
