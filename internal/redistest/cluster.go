@@ -110,14 +110,17 @@ func (c *ClusterServers) Replica(master *Server, args ...string) *Server {
 	if err := master.Client().Do(ctx, "CLUSTER", "MEET", host, port, bus).Err(); err != nil {
 		c.t.Fatalf("CLUSTER MEET: %v", err)
 	}
-	id := master.Client().Do(ctx, "CLUSTER", "MYID").String()
-	id = id[strings.LastIndex(id, " ")+1:]
-	for rdb.ClusterReplicate(ctx, id).Err() != nil || !strings.Contains(rdb.Info(ctx, "replication").Val(), "master_link_status:up") {
-		if ctx.Err() != nil {
-			c.t.Fatalf("no replica: %s", rdb.Info(context.Background(), "replication").Val())
+	id := master.Client().ClusterMyID(ctx).Val()
+	wait := func(ok func() bool) {
+		for !ok() {
+			if ctx.Err() != nil {
+				c.t.Fatalf("no replica: %s", rdb.Info(context.Background(), "replication").Val())
+			}
+			time.Sleep(50 * time.Millisecond) // a node that joins sends no event
 		}
-		time.Sleep(50 * time.Millisecond) // a node that joins sends no event
 	}
+	wait(func() bool { return rdb.ClusterReplicate(ctx, id).Err() == nil }) // refused until it has heard of that master
+	wait(func() bool { return strings.Contains(rdb.Info(ctx, "replication").Val(), "master_link_status:up") })
 	return n
 }
 

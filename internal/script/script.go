@@ -136,6 +136,7 @@ func (r *Runner) send(batch []*call) {
 		if redis.HasErrorPrefix(c.cmd.Err(), "NOSCRIPT") {
 			c.cmd = c.Script.Eval(ctx, r.rdb, c.Keys, c.Args...)
 		}
+		r.lookAround(ctx, c.cmd.Err())
 		close(c.done)
 		return
 	}
@@ -154,8 +155,25 @@ func (r *Runner) pipeline(ctx context.Context, calls []*call) {
 		if redis.HasErrorPrefix(c.cmd.Err(), "NOSCRIPT") {
 			c.cmd = c.Script.Eval(ctx, r.rdb, c.Keys, c.Args...)
 		}
+		r.lookAround(ctx, c.cmd.Err())
 		close(c.done)
 	}
+}
+
+// lookAround asks a cluster client to learn anew which node has which slots, when one
+// did not answer. By itself it does so when a node redirects it, which a dead one
+// cannot, and once a minute: leases do not live that long. The client does it in the
+// background, and not more often than a few times a second.
+func (r *Runner) lookAround(ctx context.Context, err error) {
+	if cluster, ok := r.rdb.(interface{ ReloadState(context.Context) }); ok && noReply(err) {
+		cluster.ReloadState(ctx)
+	}
+}
+
+// noReply reports whether err is about the way to Redis, not from it.
+func noReply(err error) bool {
+	var reply redis.Error
+	return err != nil && !errors.As(err, &reply)
 }
 
 // IsReply reports whether err came from Redis itself as an error reply: the

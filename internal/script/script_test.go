@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -122,5 +123,38 @@ func TestSendOutlivesItsCaller(t *testing.T) {
 	}
 	if got := rdb.Get(t.Context(), "k").Val(); got != "sent" {
 		t.Fatalf("k is %q, want what Send wrote", got)
+	}
+}
+
+// clustered is a client that can look for the nodes of a cluster.
+type clustered struct {
+	redis.UniversalClient
+	reloads atomic.Int32
+}
+
+func (c *clustered) ReloadState(context.Context) { c.reloads.Add(1) }
+
+// A cluster client learns nothing from a node that is dead: it is told to look. What
+// a node says, also when it says no, is no reason to.
+func TestADeadNodeMakesAClusterClientLook(t *testing.T) {
+	m, rdb := redistest.Mini(t)
+	c := &clustered{UniversalClient: rdb}
+	r := script.NewRunner(c)
+	calls := []script.Call{{Script: echo, Args: []any{"x"}}, {Script: redis.NewScript(`return redis.error_reply("OOM no")`)}, {Script: redis.NewScript(`return nil`)}}
+	for _, call := range calls {
+		_, _ = r.Run(t.Context(), call.Script, call.Keys, call.Args...)
+	}
+	r.RunAll(t.Context(), calls)
+	if n := c.reloads.Load(); n != 0 {
+		t.Errorf("looked %d times although the node answered", n)
+	}
+	m.Close()
+	if _, err := r.Run(t.Context(), echo, nil, "x"); !errors.Is(err, lease.ErrUnavailable) {
+		t.Fatalf("err %v, want unavailable", err)
+	}
+	single := c.reloads.Load()
+	r.RunAll(t.Context(), calls)
+	if all := c.reloads.Load(); single == 0 || all <= single {
+		t.Errorf("looked %d times after a call, %d after a pipeline, want at least one for each", single, all-single)
 	}
 }
