@@ -45,7 +45,10 @@ func TestReadmeQuickstart(t *testing.T) {
 	}
 }
 
-var link = regexp.MustCompile(`\]\(([^)#:]+)\)`)
+var (
+	link = regexp.MustCompile(`\]\(([^)#:]+)\)`)
+	code = regexp.MustCompile("(?s)```.*?```")
+)
 
 // Every relative link of the documents leads somewhere.
 func TestLinks(t *testing.T) {
@@ -55,7 +58,7 @@ func TestLinks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range link.FindAllStringSubmatch(string(b), -1) {
+		for _, m := range link.FindAllStringSubmatch(code.ReplaceAllString(string(b), ""), -1) {
 			if _, err := os.Stat(filepath.Join(filepath.Dir(doc), m[1])); err != nil {
 				t.Errorf("%s links to %s, which is not there", filepath.Base(doc), m[1])
 			}
