@@ -183,8 +183,18 @@ func (g *Guard) notBegun(ctx context.Context, d delivery, err error) error {
 	} else {
 		g.log(d.key).Warn("onceq: attempt not begun", "task", d.id, "err", err)
 	}
-	return g.again(ctx, d, token, err, class, g.policy.delay(class, wait, d.retried))
+	delay := g.policy.delay(class, wait, d.retried)
+	if held == nil && errors.Is(err, ErrUnavailable) {
+		// No attempt began, so none is used up: an outage of the run's keys alone, as of
+		// one node of a cluster, would else archive the task within its retries.
+		class, delay = ClassOrphaned, g.policy.delay(ClassTransient, 0, whileAway)
+	}
+	return g.again(ctx, d, token, err, class, delay)
 }
+
+// whileAway is the step of the backoff that is kept while Redis does not answer: up to
+// four times the base, so that neither Redis nor the run waits for long.
+const whileAway = 2
 
 func (g *Guard) skip(d delivery, s *skipped) error {
 	g.log(d.key).Info("onceq: delivery skipped", "task", d.id, "state", s.state.String(), "reason", s.reason)

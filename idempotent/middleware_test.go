@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/nexuscore/onceq/idempotent"
 )
@@ -258,6 +261,61 @@ func TestRedisAwayAtBegin(t *testing.T) {
 		w.mini.SetError("")
 		if err := direct(t.Context(), w.guard, "k", nop); err != nil {
 			t.Fatal(err)
+		}
+	})
+}
+
+// away makes a client fail until it is back.
+type away struct{ back atomic.Bool }
+
+func (a *away) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (a *away) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if a.back.Load() {
+			return next(ctx, cmd)
+		}
+		cmd.SetErr(io.EOF)
+		return io.EOF
+	}
+}
+
+func (a *away) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if a.back.Load() {
+			return next(ctx, cmds)
+		}
+		for _, c := range cmds {
+			c.SetErr(io.EOF)
+		}
+		return io.EOF
+	}
+}
+
+// The run's keys are out of reach and asynq's are not, as when one node of a cluster
+// is down. That uses up no retry, however long it takes.
+func TestOnlyTheRunsKeysAreAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		opt := *w.rdb.Options()
+		opt.MaxRetries = -1
+		rdb := redis.NewClient(&opt)
+		t.Cleanup(func() { _ = rdb.Close() })
+		hook := new(away)
+		rdb.AddHook(hook)
+		g, err := idempotent.New(rdb, idempotent.WithLogger(quiet))
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.serve(g, nop)
+		if err := w.enqueue("k", "x", asynq.MaxRetry(1)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Minute)
+		hook.back.Store(true)
+		time.Sleep(10 * time.Second)
+		if r := w.lookup("k"); r.State != idempotent.StateSucceeded || r.Attempt != 1 {
+			t.Fatalf("%+v, want succeeded in the first attempt; tasks %v", r, w.tasks())
 		}
 	})
 }

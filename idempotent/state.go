@@ -71,6 +71,7 @@ func (g *Guard) Lookup(ctx context.Context, key string) (Run, error) {
 		return nil
 	})
 	if err != nil {
+		g.run.LookAround(ctx, err)
 		return Run{}, fmt.Errorf("lookup of run %q: %w: %w", key, lease.ErrUnavailable, err)
 	}
 	f := fields.Val()

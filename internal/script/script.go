@@ -136,7 +136,7 @@ func (r *Runner) send(batch []*call) {
 		if redis.HasErrorPrefix(c.cmd.Err(), "NOSCRIPT") {
 			c.cmd = c.Script.Eval(ctx, r.rdb, c.Keys, c.Args...)
 		}
-		r.lookAround(ctx, c.cmd.Err())
+		r.LookAround(ctx, c.cmd.Err())
 		close(c.done)
 		return
 	}
@@ -155,16 +155,17 @@ func (r *Runner) pipeline(ctx context.Context, calls []*call) {
 		if redis.HasErrorPrefix(c.cmd.Err(), "NOSCRIPT") {
 			c.cmd = c.Script.Eval(ctx, r.rdb, c.Keys, c.Args...)
 		}
-		r.lookAround(ctx, c.cmd.Err())
+		r.LookAround(ctx, c.cmd.Err())
 		close(c.done)
 	}
 }
 
-// lookAround asks a cluster client to learn anew which node has which slots, when one
+// LookAround asks a cluster client to learn anew which node has which slots, when one
 // did not answer. By itself it does so when a node redirects it, which a dead one
 // cannot, and once a minute: leases do not live that long. The client does it in the
-// background, and not more often than a few times a second.
-func (r *Runner) lookAround(ctx context.Context, err error) {
+// background, and not more often than a few times a second. It is for commands that
+// do not go through the runner.
+func (r *Runner) LookAround(ctx context.Context, err error) {
 	if cluster, ok := r.rdb.(interface{ ReloadState(context.Context) }); ok && noReply(err) {
 		cluster.ReloadState(ctx)
 	}
