@@ -67,3 +67,12 @@ func taskID(key string, generation int) string {
 func redeliveryID(key string, token int64) string {
 	return runkey.Escape(key) + "~r" + strconv.FormatInt(token, 10)
 }
+
+// redeliveryTry is redeliveryID for the nth delivery, when those before it are dead too.
+func redeliveryTry(key string, token int64, n int) string {
+	id := redeliveryID(key, token)
+	if n > 1 {
+		id += "." + strconv.Itoa(n)
+	}
+	return id
+}

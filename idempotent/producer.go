@@ -243,16 +243,24 @@ func (p *Producer) Redeliver(ctx context.Context, key string, t *asynq.Task, opt
 		return nil, &DuplicateError{Key: key, State: StateFailed}
 	}
 	fp := Fingerprint(t.Type(), t.Payload())
-	k := ticket{key: key, id: redeliveryID(key, r.Token), fp: fp}
-	info, err := p.client.EnqueueContext(ctx, carry(t, key, max(1, r.Generation), fp), append(o.list, asynq.TaskID(k.id))...)
-	switch {
-	case errors.Is(err, asynq.ErrTaskIDConflict):
-		return nil, p.inTheWay(k, o.queue)
-	case err != nil:
-		return nil, fmt.Errorf("redelivery of run %q: %w: %w", key, ErrUnavailable, err)
+	k := ticket{key: key, fp: fp}
+	for n := 1; ; n++ {
+		k.id = redeliveryTry(key, r.Token, n)
+		info, err := p.client.EnqueueContext(ctx, carry(t, key, max(1, r.Generation), fp), append(o.list, asynq.TaskID(k.id))...)
+		if err == nil {
+			p.g.log(key).Info("onceq: run redelivered", "task", k.id, "queue", info.Queue)
+			return info, nil
+		}
+		if !errors.Is(err, asynq.ErrTaskIDConflict) {
+			return nil, fmt.Errorf("redelivery of run %q: %w: %w", key, ErrUnavailable, err)
+		}
+		// One that asynq gave up, while the run has no outcome, delivers nothing more.
+		err = p.inTheWay(k, o.queue)
+		dup, ok := errors.AsType[*DuplicateError](err)
+		if !ok || dup.State != StateFailed || n == mostDeliveries {
+			return nil, err
+		}
 	}
-	p.g.log(key).Info("onceq: run redelivered", "task", k.id, "queue", info.Queue)
-	return info, nil
 }
 
 // blank is what asynq counts as empty.

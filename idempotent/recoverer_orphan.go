@@ -5,7 +5,6 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -126,10 +125,7 @@ const mostDeliveries = 8
 func (r *Recoverer) deliver(ctx context.Context, o orphan, last *asynq.TaskInfo) (time.Duration, error) {
 	t, opts := o.task(last)
 	for n := 1; n <= mostDeliveries; n++ {
-		id := redeliveryID(o.key, o.token)
-		if n > 1 {
-			id += "." + strconv.Itoa(n)
-		}
+		id := redeliveryTry(o.key, o.token, n)
 		if id == o.delivery {
 			continue
 		}

@@ -212,8 +212,9 @@ func (d *Dispatcher) carryOut(ctx context.Context, row Run, seen idempotent.Run,
 	case enqueue:
 		err = d.enqueue(ctx, row)
 		// A worker took the task and died before it began: asynq's own recovery takes
-		// up to two minutes.
-		if dup, ok := errors.AsType[*idempotent.DuplicateError](err); ok && dup.State == idempotent.StateRunning {
+		// up to two minutes. Or asynq archived the task, of which Redis says nothing
+		// else: nobody said that the run has failed.
+		if dup, ok := errors.AsType[*idempotent.DuplicateError](err); ok && (dup.State == idempotent.StateRunning || dup.State == idempotent.StateFailed) {
 			err = d.redeliver(ctx, row)
 		}
 	case rerun:

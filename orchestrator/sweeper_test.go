@@ -420,3 +420,28 @@ func TestARunThatWaitsForItsRetryIsNotRedelivered(t *testing.T) {
 		}
 	})
 }
+
+// asynq gave the run's task up, and Redis knows no outcome: nobody said that the run
+// has failed, so it is not left to rest for ever.
+func TestAnArchivedTaskOfARunThatRedisForgot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setup{})
+		w.create("7")
+		key, insp := w.runs.Key("7"), asynq.NewInspectorFromRedisClient(w.rdb)
+		w.must(insp.ArchiveTask("default", key))
+		for _, k := range w.rdb.Keys(t.Context(), "onceq:{"+key+"}:*").Val() {
+			w.rdb.Del(t.Context(), k)
+		}
+		for range 2 { // the second time, the delivery it then got was given up as well
+			time.Sleep(31 * time.Second)
+			if n := w.sweep(); n != 1 {
+				t.Fatalf("the sweeper did something for %d runs, want 1", n)
+			}
+			_ = insp.ArchiveTask("default", key+"~r0")
+		}
+		time.Sleep(31 * time.Second)
+		w.serve()
+		time.Sleep(10 * time.Second)
+		w.is("7", orchestrator.StatusSuccess)
+	})
+}
