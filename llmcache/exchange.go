@@ -147,7 +147,8 @@ func (e *exchange) stream(ctx context.Context, f *flight, resp *http.Response, h
 	t := newTape(e.cache.maxValue, cancel)
 	leaving := context.AfterFunc(f.leader, func() { t.leave(context.Canceled) })
 	defer leaving()
-	passed := *resp // the caller's: it gets a body of its own
+	passed := *resp                     // the caller's: it gets a body of its own
+	passed.Header = resp.Header.Clone() // SDKs write into it, and this one is stored
 	f.offers <- &live{resp: &passed, tape: t}
 
 	s := wire.NewScanner(e.known, resp.StatusCode, resp.Header, e.cache.maxValue)

@@ -24,7 +24,6 @@ func TestCutAtEveryByte(t *testing.T) {
 	for _, c := range clients {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			c.replays(t)
 			whole := c.answer(1)
 			step := 7 // the scanners are tested at every byte of these framings where they live
 			switch {
@@ -78,7 +77,6 @@ func TestRateLimited(t *testing.T) {
 	for _, c := range clients {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			c.replays(t)
 			p := serve(t, func(n int, _ *http.Request, _ []byte) reply {
 				if n == 1 {
 					return reply{status: 429, media: mediaJSON, retryAfter: "1", cut: -1, body: `{"type":"error","error":{"type":"rate_limit_error","message":"slow down","code":429,"status":"RESOURCE_EXHAUSTED"}}`}
