@@ -258,20 +258,33 @@ func anthropicBedrockStream(ctx context.Context, hc *http.Client, base string) (
 	return messageEvents(ctx, bedrock(hc, base)...)
 }
 
-// made keeps what is dear to make, or never quite goes away, for each HTTP client.
-var made sync.Map
+// idle keeps clients that are dear to make, or never quite go away, by the HTTP
+// client they use. Each is lent to one caller at a time: langchaingo's writes
+// into itself at every call.
+var idle = struct {
+	sync.Mutex
+	clients map[[3]any][]any
+}{clients: map[[3]any][]any{}}
 
-func once[T any](kind string, hc *http.Client, base string, build func() T) T {
+// lend returns a client, made by build if none is idle, and how to give it back.
+func lend[T any](kind string, hc *http.Client, base string, build func() T) (v T, giveBack func()) {
 	key := [3]any{kind, hc, base}
-	if v, ok := made.Load(key); ok {
-		return v.(T)
+	idle.Lock()
+	defer idle.Unlock()
+	if all := idle.clients[key]; len(all) > 0 {
+		v, idle.clients[key] = all[len(all)-1].(T), all[:len(all)-1]
+	} else {
+		v = build()
 	}
-	v, _ := made.LoadOrStore(key, build())
-	return v.(T)
+	return v, func() {
+		idle.Lock()
+		defer idle.Unlock()
+		idle.clients[key] = append(idle.clients[key], v)
+	}
 }
 
-func vertex(hc *http.Client, base string) []anthropicoption.RequestOption {
-	return once("vertex", hc, base, func() []anthropicoption.RequestOption {
+func vertex(hc *http.Client, base string) (opts []anthropicoption.RequestOption, giveBack func()) {
+	return lend("vertex", hc, base, func() []anthropicoption.RequestOption {
 		creds := &google.Credentials{TokenSource: oauth2.StaticTokenSource(&oauth2.Token{AccessToken: "ya29.secret"})}
 		return []anthropicoption.RequestOption{
 			anthropicoption.WithHTTPClient(hc),
@@ -281,11 +294,15 @@ func vertex(hc *http.Client, base string) []anthropicoption.RequestOption {
 }
 
 func anthropicVertex(ctx context.Context, hc *http.Client, base string) (string, error) {
-	return message(ctx, vertex(hc, base)...)
+	opts, giveBack := vertex(hc, base)
+	defer giveBack()
+	return message(ctx, opts...)
 }
 
 func anthropicVertexStream(ctx context.Context, hc *http.Client, base string) (string, error) {
-	return messageEvents(ctx, vertex(hc, base)...)
+	opts, giveBack := vertex(hc, base)
+	defer giveBack()
+	return messageEvents(ctx, opts...)
 }
 
 func goOpenAI(hc *http.Client, base string) *goopenai.Client {
@@ -398,7 +415,7 @@ func langchainOllama(stream bool) func(context.Context, *http.Client, string) (s
 
 func langchainGoogle(stream bool) func(context.Context, *http.Client, string) (string, error) {
 	return func(ctx context.Context, hc *http.Client, base string) (string, error) {
-		m := once("google", hc, base, func() llms.Model {
+		m, giveBack := lend("google", hc, base, func() llms.Model {
 			m, err := lcgoogleai.New(context.Background(), lcgoogleai.WithAPIKey("AIza-secret"), lcgoogleai.WithRest(), lcgoogleai.WithHTTPClient(hc),
 				func(o *lcgoogleai.Options) { o.ClientOptions = append(o.ClientOptions, apioption.WithEndpoint(base)) })
 			if err != nil {
@@ -406,6 +423,7 @@ func langchainGoogle(stream bool) func(context.Context, *http.Client, string) (s
 			}
 			return m
 		})
+		defer giveBack()
 		return generate(ctx, m, stream)
 	}
 }
