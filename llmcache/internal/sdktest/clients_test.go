@@ -88,7 +88,7 @@ func openAI(hc *http.Client, base string) openai.Client {
 
 func chatParams() openai.ChatCompletionNewParams {
 	return openai.ChatCompletionNewParams{
-		Model:    openai.ChatModelGPT4o,
+		Model:    "gpt-4o",
 		Messages: []openai.ChatCompletionMessageParamUnion{openai.SystemMessage("Be brief."), openai.UserMessage(question)},
 	}
 }
@@ -128,7 +128,7 @@ func openAIAzure(ctx context.Context, hc *http.Client, base string) (string, err
 
 func responseParams() responses.ResponseNewParams {
 	return responses.ResponseNewParams{
-		Model: openai.ChatModelGPT4o, Instructions: openai.String("Be brief."),
+		Model: "gpt-4o", Instructions: openai.String("Be brief."),
 		Input: responses.ResponseNewParamsInputUnion{OfString: openai.String(question)},
 	}
 }
@@ -168,7 +168,7 @@ func openAIEmbeddings(ctx context.Context, hc *http.Client, base string) (string
 func openAITranscription(ctx context.Context, hc *http.Client, base string) (string, error) {
 	c := openAI(hc, base)
 	r, err := c.Audio.Transcriptions.New(ctx, openai.AudioTranscriptionNewParams{
-		Model: openai.AudioModelGPT4oTranscribe, File: openai.File(strings.NewReader("\xff\xfb sound"), "speech.mp3", "audio/mpeg"),
+		Model: "gpt-4o-transcribe", File: openai.File(strings.NewReader("\xff\xfb sound"), "speech.mp3", "audio/mpeg"),
 	})
 	if err != nil {
 		return "", err
@@ -178,7 +178,7 @@ func openAITranscription(ctx context.Context, hc *http.Client, base string) (str
 
 func openAIImages(ctx context.Context, hc *http.Client, base string) (string, error) {
 	c := openAI(hc, base)
-	r, err := c.Images.Generate(ctx, openai.ImageGenerateParams{Model: openai.ImageModelGPTImage1, Prompt: "a cat"})
+	r, err := c.Images.Generate(ctx, openai.ImageGenerateParams{Model: "gpt-image-1", Prompt: "a cat"})
 	if err != nil {
 		return "", err
 	}
