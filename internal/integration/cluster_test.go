@@ -63,7 +63,7 @@ func TestClusterLosesAMaster(t *testing.T) {
 			w.must(w.victim.Start())
 			w.awaitEnd(w.there)
 			w.judge(w.there, c.want)
-			w.awaitEmptyQueue()
+			w.asynqRecovers()
 		})
 	}
 }

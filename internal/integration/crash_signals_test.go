@@ -86,7 +86,7 @@ func TestFrozenWorkerChangesNothing(t *testing.T) {
 func TestTerminatedWithAHandlerThatIgnoresIt(t *testing.T) {
 	t.Parallel()
 	set := defaults()
-	set.TTL = 30 * time.Second
+	set.TTL = 20 * time.Second
 	w := newWorld(t, set)
 	held, _ := w.hold("phase planning", 1)
 	w.start()
@@ -95,8 +95,8 @@ func TestTerminatedWithAHandlerThatIgnoresIt(t *testing.T) {
 	w.signal(w.receive(held).PID, syscall.SIGTERM)
 	left := time.Now()
 	w.awaitEnd("7")
-	if d := time.Since(left); d > 20*time.Second {
-		t.Errorf("went on after %v, want it not to wait for the TTL of 30s", d)
+	if d := time.Since(left); d > 15*time.Second {
+		t.Errorf("went on after %v, want it not to wait for the TTL of 20s", d)
 	}
 	// Whether its attempt counts as a crash depends on who is faster, the process' own
 	// goodbye or its end; it never uses up a retry.

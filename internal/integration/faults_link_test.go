@@ -60,8 +60,9 @@ func TestLinkFaults(t *testing.T) {
 			w.awaitEnd("7")
 			w.judge("7", c.want)
 			p.Heal()
-			w.awaitEmptyQueue()
+			w.asynqRecovers()
 			w.judge("7", c.want)
+			w.retriesUsed("7", "0")
 		})
 	}
 }
@@ -138,7 +139,7 @@ func TestEachCommandIsLost(t *testing.T) {
 				if s := w.model.Summary(); s.Repeated != 0 {
 					t.Errorf("%d LLM calls were paid again", s.Repeated)
 				}
-				w.awaitEmptyQueue()
+				w.asynqRecovers()
 				w.checkKeys()
 			})
 		}

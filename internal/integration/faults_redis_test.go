@@ -99,8 +99,9 @@ func TestRedisFaults(t *testing.T) {
 			}
 			w.awaitEnd("7")
 			w.judge("7", c.want)
-			w.awaitEmptyQueue()
+			w.asynqRecovers()
 			w.judge("7", c.want)
+			w.retriesUsed("7", "0")
 			if c.until == "phase testing" && !slices.Contains(w.kinds("7"), "phase_unsaved planning") {
 				t.Errorf("history %q: the save met no fault", w.kinds("7"))
 			}

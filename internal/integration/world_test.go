@@ -85,8 +85,8 @@ func newWorldOn(t *testing.T, set settings, rdb redis.UniversalClient) *world {
 	w.must(w.api.runs.Migrate(t.Context()))
 	t.Cleanup(w.endAll)
 	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("log of this process and its children:\n%s", w.log.tail(16<<10))
+		if t.Failed() || os.Getenv("ONCEQ_TEST_LOG") != "" {
+			t.Logf("log of this process and its children:\n%s\n%s", w.log.tail(16<<10), w.queued())
 		}
 	})
 	return w
@@ -500,7 +500,14 @@ func (w *world) asynqRecoversWith(archived int) {
 	for _, id := range w.rdb.LRange(ctx, "asynq:{"+queue+"}:active", 0, -1).Val() {
 		w.must(w.rdb.ZAdd(ctx, "asynq:{"+queue+"}:lease", redis.Z{Score: 1, Member: id}).Err())
 	}
-	w.start()
+	w.mu.Lock()
+	children := len(w.procs) > 0
+	w.mu.Unlock()
+	if children {
+		w.start()
+	} else {
+		w.inside()
+	}
 	w.awaitQueue(archived)
 }
 
@@ -516,6 +523,9 @@ func (w *world) awaitQueue(archived int) {
 	w.until("the queue is empty", func() bool {
 		var err error
 		q, err = w.insp.GetQueueInfo(queue)
+		if err != nil { // Redis may have lost asynq's list of queues, which a client writes once
+			_ = w.rdb.SAdd(w.t.Context(), "asynq:queues", queue)
+		}
 		return err == nil && q.Active+q.Pending+q.Retry+q.Scheduled == 0
 	})
 	if q.Archived != archived {
@@ -525,6 +535,23 @@ func (w *world) awaitQueue(archived int) {
 			w.t.Errorf("archived: %s: %s", i.ID, i.LastErr)
 		}
 	}
+}
+
+// queued is what asynq has, for the log of a test that fails.
+func (w *world) queued() string {
+	var b strings.Builder
+	for _, list := range []func(string, ...asynq.ListOption) ([]*asynq.TaskInfo, error){
+		w.insp.ListPendingTasks, w.insp.ListActiveTasks, w.insp.ListRetryTasks, w.insp.ListScheduledTasks, w.insp.ListArchivedTasks,
+	} {
+		tasks, err := list(queue)
+		if err != nil {
+			fmt.Fprintln(&b, err)
+		}
+		for _, i := range tasks {
+			fmt.Fprintf(&b, "task %s is %s, retried %d of %d, next %v, last error %q\n", i.ID, i.State, i.Retried, i.MaxRetry, i.NextProcessAt, i.LastErr)
+		}
+	}
+	return b.String()
 }
 
 func count(list []string, s string) (n int) {
