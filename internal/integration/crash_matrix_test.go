@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -73,11 +74,20 @@ func TestKilledDuringAnLLMCall(t *testing.T) {
 	w.submit("7")
 	p := w.receive(held)
 	release()
-	if _, err := w.model.Await(t.Context(), func(c modelserver.Call) bool { return c.Task == "main" && c.Phase == "implementation" }); err != nil {
-		t.Fatal(err)
+	await := func(what string, ok func(modelserver.Outcome) bool) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		_, err := w.model.Await(ctx, func(c modelserver.Call) bool {
+			return c.Task == "main" && c.Phase == "implementation" && ok(c.Outcome)
+		})
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
 	}
+	await("the call is open", func(o modelserver.Outcome) bool { return o == modelserver.Open })
 	w.kill(p)
-	w.model.Heal()
+	await("the model sees that the caller is gone", func(o modelserver.Outcome) bool { return o != modelserver.Open })
 	w.awaitEnd("7")
 	w.judge("7", want{again: []string{"phase implementation"}, attempts: 2, crashes: 1, cut: 1})
 }
