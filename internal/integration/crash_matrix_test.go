@@ -56,8 +56,12 @@ func TestCrashMatrix(t *testing.T) {
 			}
 			w.awaitEnd("7")
 			w.judge("7", c.want)
+			before := w.record("7")
 			w.asynqRecovers()
 			w.judge("7", c.want)
+			if after := w.record("7"); after.Attempt != before.Attempt {
+				t.Errorf("%d attempts after asynq's recovery, were %d: the outcome was not seen", after.Attempt, before.Attempt)
+			}
 		})
 	}
 }

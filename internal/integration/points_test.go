@@ -143,7 +143,9 @@ func (h *scriptHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 			cmd.SetErr(io.EOF)
 			return io.EOF
 		}
-		err := next(ctx, cmd)
+		// What was held is sent all the same, like a packet that comes late: then only
+		// Redis itself is left to refuse it.
+		err := next(context.WithoutCancel(ctx), cmd)
 		if err == nil || err == redis.Nil {
 			h.at(point{What: "after " + name})
 		}
