@@ -10,11 +10,12 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"go.uber.org/goleak"
 
 	"github.com/nexuscore/onceq/internal/lease"
 	"github.com/nexuscore/onceq/internal/runkey"
 	"github.com/nexuscore/onceq/internal/scope"
+
+	"github.com/nexuscore/onceq/internal/redistest"
 )
 
 func TestMain(m *testing.M) {
@@ -22,7 +23,7 @@ func TestMain(m *testing.M) {
 		child()
 		return
 	}
-	goleak.VerifyTestMain(m)
+	redistest.Main(m)
 }
 
 func open(t testing.TB, rdb redis.UniversalClient, opts ...Option) *Cache {

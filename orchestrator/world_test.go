@@ -12,7 +12,6 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
-	"go.uber.org/goleak"
 	"gorm.io/gorm"
 
 	"github.com/nexuscore/onceq/checkpoint"
@@ -23,7 +22,7 @@ import (
 	"github.com/nexuscore/onceq/orchestrator"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { redistest.Main(m) }
 
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"go.uber.org/goleak"
 
 	"github.com/nexuscore/onceq/checkpoint"
 	"github.com/nexuscore/onceq/checkpoint/checkpointtest"
@@ -14,7 +13,7 @@ import (
 	"github.com/nexuscore/onceq/internal/runkey"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { redistest.Main(m) }
 
 func onRedis(t *testing.T, rdb redis.UniversalClient) checkpointtest.Fixture {
 	t.Helper()

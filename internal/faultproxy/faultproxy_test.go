@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"go.uber.org/goleak"
 
 	"github.com/nexuscore/onceq/internal/faultproxy"
 	"github.com/nexuscore/onceq/internal/redistest"
@@ -15,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) {
 	redis.SetLogger(noLog{})
-	goleak.VerifyTestMain(m)
+	redistest.Main(m)
 }
 
 type noLog struct{}

@@ -17,7 +17,6 @@ import (
 	"github.com/anishathalye/porcupine"
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
-	"go.uber.org/goleak"
 
 	"github.com/nexuscore/onceq/checkpoint"
 	"github.com/nexuscore/onceq/idempotent"
@@ -27,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) {
 	redis.SetLogger(silent{}) // it has much to say of a Redis that is down
-	goleak.VerifyTestMain(m)
+	redistest.Main(m)
 }
 
 type silent struct{}

@@ -7,7 +7,8 @@ import (
 	"testing"
 
 	"github.com/redis/go-redis/v9"
-	"go.uber.org/goleak"
+
+	"github.com/nexuscore/onceq/internal/redistest"
 )
 
 // childEnv makes the test binary a worker process, with these settings.
@@ -28,7 +29,7 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", parallel); err != nil {
 		panic(err)
 	}
-	goleak.VerifyTestMain(m)
+	redistest.Main(m)
 }
 
 type noLog struct{}

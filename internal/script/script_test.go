@@ -9,14 +9,13 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"go.uber.org/goleak"
 
 	"github.com/nexuscore/onceq/internal/lease"
 	"github.com/nexuscore/onceq/internal/redistest"
 	"github.com/nexuscore/onceq/internal/script"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { redistest.Main(m) }
 
 var echo = redis.NewScript(`return ARGV[1]`)
 
