@@ -1,6 +1,7 @@
 package idempotent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -98,8 +99,11 @@ func permanent(err error) error {
 // rate-limited deliveries wait as long as their error says and use up no retry;
 // transient ones back off exponentially with full jitter. Functions the host has
 // set are kept: its RetryDelayFunc decides the delay of what is transient, its
-// IsFailure is asked about everything that uses up a retry. A DelayedTaskCheckInterval
-// of zero becomes 1 s (asynq's default is 5 s), so that waits end in time.
+// IsFailure is asked about everything that uses up a retry, its ErrorHandler hears of
+// everything. A run whose deadline passes in the queue fails before it began, with
+// WithOnFailed's function called: asynq asks no middleware then, but the ErrorHandler.
+// A DelayedTaskCheckInterval of zero becomes 1 s (asynq's default is 5 s), so that
+// waits end in time.
 func (g *Guard) ServerConfig(cfg asynq.Config) asynq.Config {
 	hostDelay, hostFailure := cfg.RetryDelayFunc, cfg.IsFailure
 	cfg.RetryDelayFunc = func(n int, err error, t *asynq.Task) time.Duration {
@@ -116,6 +120,13 @@ func (g *Guard) ServerConfig(cfg asynq.Config) asynq.Config {
 		}
 		return hostFailure == nil || hostFailure(err)
 	}
+	hostErrors := cfg.ErrorHandler
+	cfg.ErrorHandler = asynq.ErrorHandlerFunc(func(ctx context.Context, t *asynq.Task, err error) {
+		g.expire(ctx, t, err)
+		if hostErrors != nil {
+			hostErrors.HandleError(ctx, t, err)
+		}
+	})
 	if cfg.DelayedTaskCheckInterval == 0 {
 		cfg.DelayedTaskCheckInterval = time.Second
 	}

@@ -38,9 +38,10 @@ import (
 // loses nothing. A wrong guess costs a repeated phase and counts as a crash: a second
 // delivery finds the run held, and an attempt whose lease was broken is refused at its
 // next write. What is not: a run that was enqueued and never begun is asynq's own
-// affair, or that of a table of runs; and on Redis Cluster and Ring, where the index
-// is written beside the lease and not with it, a process that dies in the millisecond
-// between the two leaves its run to asynq's recovery.
+// affair (see ServerConfig for the one whose deadline passes), or that of a table of
+// runs; and on Redis Cluster and Ring, where the index is written beside the lease and
+// not with it, a process that dies in the millisecond between the two leaves its run
+// to asynq's recovery.
 //
 // Presence needs SUBSCRIBE, and PUBSUB NUMSUB from scripts. A Redis or an ACL that
 // refuses them turns it off, said once, and the TTL decides alone.

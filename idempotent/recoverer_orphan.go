@@ -176,17 +176,11 @@ func (o *orphan) task(last *asynq.TaskInfo) (*asynq.Task, []asynq.Option) {
 // fail ends the run: nothing can deliver it.
 func (r *Recoverer) fail(ctx context.Context, o orphan, last *asynq.TaskInfo, why string) error {
 	g, base := r.g, r.g.base(o.key)
-	var v any
-	err := ErrUnavailable
-	for range 3 { // a lost reply would end the run in silence
-		if err != nil {
-			call, cancel := context.WithTimeout(ctx, g.opTimeout)
-			v, err = g.run.Run(call, recoverFailScript, []string{runkey.Lock(base), recordKey(base)},
-				o.token, ms(g.retention), bounded(why), g.process)
-			cancel()
-		}
-	}
-	if err != nil || v != int64(1) { // cannot tell, or it went on
+	failed, err := g.insist(ctx, func(ctx context.Context) (any, error) {
+		return g.run.Run(ctx, recoverFailScript, []string{runkey.Lock(base), recordKey(base)},
+			o.token, ms(g.retention), bounded(why), g.process)
+	})
+	if err != nil || !failed { // cannot tell, or it went on
 		return err
 	}
 	err = fmt.Errorf("%w: %s", ErrOrphaned, why)
