@@ -19,8 +19,12 @@ import (
 )
 
 const (
-	maxBatch  = 128
-	maxFlying = 2
+	maxBatch = 128
+	// One batch is under way at a time: what is called meanwhile is the next. Another
+	// goes out beside one that takes longer than slow, so that a connection that hangs
+	// holds up nobody else.
+	slow      = 5 * time.Millisecond
+	maxFlying = 4
 	// maxWait bounds a batch that no caller waits for any longer.
 	maxWait = 5 * time.Second
 )
@@ -34,11 +38,15 @@ type Call struct {
 
 // Runner is safe for concurrent use and needs no closing.
 type Runner struct {
-	rdb redis.UniversalClient
+	rdb    redis.UniversalClient
+	direct bool // the client itself gives up at a context's deadline
 
-	mu     sync.Mutex // guards the fields below
-	queue  []*call
-	flying int
+	mu      sync.Mutex // guards the fields below
+	queue   []*call
+	flying  int
+	sent    time.Time // when the last batch went out
+	watch   *time.Timer
+	watched bool
 }
 
 type call struct {
@@ -49,19 +57,36 @@ type call struct {
 }
 
 // NewRunner returns a runner on rdb.
-func NewRunner(rdb redis.UniversalClient) *Runner { return &Runner{rdb: rdb} }
+func NewRunner(rdb redis.UniversalClient) *Runner {
+	r := &Runner{rdb: rdb}
+	switch c := rdb.(type) {
+	case *redis.Client:
+		r.direct = c.Options().ContextTimeoutEnabled
+	case *redis.ClusterClient:
+		r.direct = c.Options().ContextTimeoutEnabled
+	case *redis.Ring:
+		r.direct = c.Options().ContextTimeoutEnabled
+	}
+	return r
+}
 
 // Client is the client the runner sends on.
 func (r *Runner) Client() redis.UniversalClient { return r.rdb }
 
 // Run sends the call, alone or with what other goroutines send now, and
-// returns when the reply is there or ctx has ended. A script may then have run,
+// returns when the reply is there or ctx has ended; where the client has
+// ContextTimeoutEnabled perhaps only at ctx's deadline. A script may then have run,
 // or may still: every script must be safe to run twice for the same owner.
 //
 // The error is nil, a reply error from Redis (see IsReply), or it wraps
 // lease.ErrUnavailable.
 func (r *Runner) Run(ctx context.Context, s *redis.Script, keys []string, args ...any) (any, error) {
-	return r.add(ctx, Call{s, keys, args}).wait(ctx)
+	what := Call{s, keys, args}
+	if r.alone(ctx) {
+		defer r.next()
+		return result(r.one(ctx, what))
+	}
+	return r.add(ctx, what).wait(ctx)
 }
 
 // Send sends the call alone or with others, in no promised order, and waits for
@@ -70,16 +95,74 @@ func (r *Runner) Send(ctx context.Context, s *redis.Script, keys []string, args 
 	r.add(context.WithoutCancel(ctx), Call{s, keys, args}) // the caller may be gone before it is sent
 }
 
+// alone reports whether the caller is to send its call by itself, which saves two
+// changes of goroutines: it can rely on the client to come back, and nothing is under
+// way that could be waited for.
+func (r *Runner) alone(ctx context.Context) bool {
+	if _, bounded := ctx.Deadline(); !bounded || !r.direct || ctx.Err() != nil {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.flying > 0 {
+		return false
+	}
+	r.flying++
+	r.sent = time.Now()
+	return true
+}
+
+// next goes on with what was called while a caller sent its own.
+func (r *Runner) next() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.queue) > 0 {
+		go r.drain()
+		return
+	}
+	r.flying--
+}
+
 func (r *Runner) add(ctx context.Context, what Call) *call {
 	c := &call{Call: what, ctx: ctx, done: make(chan struct{})}
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.queue = append(r.queue, c)
-	if r.flying < maxFlying {
-		r.flying++
-		go r.drain()
-	}
-	r.mu.Unlock()
+	r.hurry()
 	return c
+}
+
+// hurry sends what is queued if nothing is under way, or not for a while.
+func (r *Runner) hurry() {
+	if len(r.queue) == 0 || r.flying == maxFlying {
+		return
+	}
+	if left := slow - time.Since(r.sent); r.flying > 0 && left > 0 {
+		r.lookIn(left)
+		return
+	}
+	r.flying++
+	r.sent = time.Now()
+	go r.drain()
+}
+
+// lookIn makes sure that hurry is called in a while, by a timer and not a goroutine:
+// there is nothing to stop.
+func (r *Runner) lookIn(d time.Duration) {
+	switch {
+	case r.watched:
+		return
+	case r.watch == nil:
+		r.watch = time.AfterFunc(d, func() {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.watched = false
+			r.hurry()
+		})
+	default:
+		r.watch.Reset(d)
+	}
+	r.watched = true
 }
 
 func (c *call) wait(ctx context.Context) (any, error) {
@@ -92,7 +175,11 @@ func (c *call) wait(ctx context.Context) (any, error) {
 			return nil, fmt.Errorf("%w: %w", lease.ErrUnavailable, ctx.Err())
 		}
 	}
-	v, err := c.cmd.Result()
+	return result(c.cmd)
+}
+
+func result(cmd *redis.Cmd) (any, error) {
+	v, err := cmd.Result()
 	if errors.Is(err, redis.Nil) {
 		return nil, nil
 	}
@@ -112,6 +199,7 @@ func (r *Runner) drain() {
 		}
 		batch := r.queue[:n:n]
 		r.queue = r.queue[n:]
+		r.sent = time.Now()
 		r.mu.Unlock()
 		r.send(batch)
 	}
@@ -131,16 +219,20 @@ func (r *Runner) send(batch []*call) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(live[0].ctx), maxWait)
 	defer cancel()
 	if len(live) == 1 {
-		c := live[0]
-		c.cmd = c.Script.EvalSha(ctx, r.rdb, c.Keys, c.Args...)
-		if redis.HasErrorPrefix(c.cmd.Err(), "NOSCRIPT") {
-			c.cmd = c.Script.Eval(ctx, r.rdb, c.Keys, c.Args...)
-		}
-		r.LookAround(ctx, c.cmd.Err())
-		close(c.done)
+		live[0].cmd = r.one(ctx, live[0].Call)
+		close(live[0].done)
 		return
 	}
 	r.pipeline(ctx, live)
+}
+
+func (r *Runner) one(ctx context.Context, c Call) *redis.Cmd {
+	cmd := c.Script.EvalSha(ctx, r.rdb, c.Keys, c.Args...)
+	if redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {
+		cmd = c.Script.Eval(ctx, r.rdb, c.Keys, c.Args...)
+	}
+	r.LookAround(ctx, cmd.Err())
+	return cmd
 }
 
 func (r *Runner) pipeline(ctx context.Context, calls []*call) {

@@ -3,9 +3,11 @@ package script_test
 import (
 	"context"
 	"errors"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -155,5 +157,86 @@ func TestADeadNodeMakesAClusterClientLook(t *testing.T) {
 	r.RunAll(t.Context(), calls)
 	if all := c.reloads.Load(); single == 0 || all <= single {
 		t.Errorf("looked %d times after a call, %d after a pipeline, want at least one for each", single, all-single)
+	}
+}
+
+// stuck holds up the first command that passes, until it is let go.
+type stuck struct {
+	once atomic.Bool
+	free chan struct{}
+}
+
+func (s *stuck) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (s *stuck) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if s.once.CompareAndSwap(false, true) {
+			<-s.free
+		}
+		return next(ctx, cmd)
+	}
+}
+func (s *stuck) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// A batch on a connection that hangs delays another by milliseconds, not by its timeout.
+func TestAHangingBatchHoldsUpNobodyElse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, rdb := redistest.Bubble(t)
+		s := &stuck{free: make(chan struct{})}
+		rdb.AddHook(s)
+		r := script.NewRunner(rdb)
+		first := make(chan error, 1)
+		go func() {
+			_, err := r.Run(t.Context(), echo, nil, "a")
+			first <- err
+		}()
+		synctest.Wait()
+		start := time.Now()
+		if got, err := r.Run(t.Context(), echo, nil, "b"); err != nil || got != "b" {
+			t.Errorf("Run = %v, %v; want b", got, err)
+		}
+		if took := time.Since(start); took > 10*time.Millisecond {
+			t.Errorf("waited %v for a call of somebody else", took)
+		}
+		start = time.Now()
+		if _, err := r.Run(t.Context(), echo, nil, "c"); err != nil || time.Since(start) > 10*time.Millisecond {
+			t.Errorf("the next: %v after %v, want nil at once", err, time.Since(start))
+		}
+		close(s.free)
+		if err := <-first; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A client that keeps to its contexts' deadlines needs no goroutine to wait for it.
+func TestACallerOfAPunctualClientSendsByItself(t *testing.T) {
+	m, slow := redistest.Mini(t)
+	opts := *slow.Options()
+	opts.ContextTimeoutEnabled, opts.MaxRetries = true, -1
+	rdb := redis.NewClient(&opts)
+	defer func() { _ = rdb.Close() }()
+	r := script.NewRunner(rdb)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if got, err := r.Run(ctx, echo, nil, "x"); err != nil || got != "x" {
+		t.Fatalf("Run = %v, %v; want x", got, err)
+	}
+	var wg sync.WaitGroup
+	for i := range 200 {
+		wg.Go(func() {
+			if got, err := r.Run(ctx, echo, nil, i); err != nil || got != strconv.Itoa(i) {
+				t.Errorf("Run = %v, %v; want %d", got, err, i)
+			}
+		})
+	}
+	wg.Wait()
+	m.Lock()
+	defer m.Unlock()
+	short, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := r.Run(short, echo, nil, "x"); !errors.Is(err, lease.ErrUnavailable) || !errors.Is(short.Err(), context.DeadlineExceeded) {
+		t.Errorf("err = %v, want ErrUnavailable at the deadline", err)
 	}
 }
