@@ -13,6 +13,7 @@ import (
 	"github.com/nexuscore/onceq/internal/lease"
 	"github.com/nexuscore/onceq/internal/runkey"
 	"github.com/nexuscore/onceq/internal/scope"
+	"github.com/nexuscore/onceq/internal/setting"
 )
 
 // Attempt is one execution of a handler for a run, holding the run's lease. A
@@ -73,7 +74,7 @@ func (a *Attempt) Err() error { return a.lease.Err() }
 // wraps ErrInvalid when the result is larger than WithMaxResult allows.
 func (a *Attempt) SetResult(result []byte) error {
 	if len(result) > a.g.maxResult {
-		return invalidf("result has %d bytes, at most %d are allowed (WithMaxResult)", len(result), a.g.maxResult)
+		return setting.Invalidf("result has %d bytes, at most %d are allowed (WithMaxResult)", len(result), a.g.maxResult)
 	}
 	a.mu.Lock()
 	a.result = append([]byte{}, result...)
@@ -136,12 +137,12 @@ func (g *Guard) delivered(ctx context.Context, t *asynq.Task) (delivery, error) 
 		}
 	}
 	if err := runkey.Validate(d.key); err != nil {
-		return d, invalidf("task %s of type %q: %w", d.id, t.Type(), err)
+		return d, setting.Invalidf("task %s of type %q: %w", d.id, t.Type(), err)
 	}
 	if s := h[headerGeneration]; s != "" {
 		n, err := strconv.Atoi(s)
 		if err != nil || n < 1 {
-			return d, invalidf("task %s: header %s is %q, want a number from 1", d.id, headerGeneration, s)
+			return d, setting.Invalidf("task %s: header %s is %q, want a number from 1", d.id, headerGeneration, s)
 		}
 		d.generation = n
 	}

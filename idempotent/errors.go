@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nexuscore/onceq/internal/lease"
+	"github.com/nexuscore/onceq/internal/setting"
 )
 
 // Targets for errors.Is. Each says which of the four answers it is.
@@ -37,12 +38,8 @@ var (
 	// could be given none; it is failed now. See [Recoverer].
 	ErrOrphaned = errors.New("onceq: run orphaned")
 	// ErrInvalid (no): an argument or option is not allowed; the message names it.
-	ErrInvalid = errors.New("onceq: invalid")
+	ErrInvalid = setting.ErrInvalid
 )
-
-func invalidf(format string, args ...any) error {
-	return fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...)
-}
 
 // ContendedError says who holds a run and for how long at least. It matches
 // ErrContended.

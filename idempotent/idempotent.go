@@ -15,6 +15,7 @@ import (
 
 	"github.com/nexuscore/onceq/internal/runkey"
 	"github.com/nexuscore/onceq/internal/script"
+	"github.com/nexuscore/onceq/internal/setting"
 )
 
 // Guard gives runs their leases and records their outcomes. One guard serves a
@@ -41,7 +42,7 @@ type Guard struct {
 // The error wraps ErrInvalid and names the option, its value and what is allowed.
 func New(rdb redis.UniversalClient, opts ...Option) (*Guard, error) {
 	if rdb == nil {
-		return nil, invalidf("New: the Redis client is nil")
+		return nil, setting.Invalidf("New: the Redis client is nil")
 	}
 	g := &Guard{config: defaults(), rdb: rdb, run: script.NewRunner(rdb)}
 	for _, o := range opts {

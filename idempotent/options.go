@@ -9,6 +9,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/nexuscore/onceq/internal/runkey"
+	"github.com/nexuscore/onceq/internal/setting"
 )
 
 // Option sets up a Guard. New validates all of them.
@@ -123,29 +124,29 @@ func WithProcess(label string) Option { return func(c *config) { c.processLabel 
 
 func (c *config) validate() error {
 	if err := runkey.ValidatePrefix(c.prefix); err != nil {
-		return invalidf("WithPrefix: %w", err)
+		return setting.Invalidf("WithPrefix: %w", err)
 	}
 	switch {
 	case c.ttl < time.Second || c.ttl > time.Hour:
-		return invalidf("WithTTL: %v is not between 1s and 1h", c.ttl)
+		return setting.Invalidf("WithTTL: %v is not between 1s and 1h", c.ttl)
 	case c.grace < 0 || c.grace > time.Hour:
-		return invalidf("WithGrace: %v is not between 0 and 1h", c.grace)
+		return setting.Invalidf("WithGrace: %v is not between 0 and 1h", c.grace)
 	case c.progress != 0 && c.progress < c.ttl:
-		return invalidf("WithProgressTimeout: %v is shorter than the TTL %v", c.progress, c.ttl)
+		return setting.Invalidf("WithProgressTimeout: %v is shorter than the TTL %v", c.progress, c.ttl)
 	case c.retention < time.Minute || c.retention < 10*c.ttl:
-		return invalidf("WithRetention: %v is shorter than 1m or than ten TTLs (%v)", c.retention, 10*c.ttl)
+		return setting.Invalidf("WithRetention: %v is shorter than 1m or than ten TTLs (%v)", c.retention, 10*c.ttl)
 	case c.maxCrashes < 1 || c.maxCrashes > 1000:
-		return invalidf("WithMaxCrashes: %d is not between 1 and 1000", c.maxCrashes)
+		return setting.Invalidf("WithMaxCrashes: %d is not between 1 and 1000", c.maxCrashes)
 	case c.maxResult < 0 || c.maxResult > 16<<20:
-		return invalidf("WithMaxResult: %d is not between 0 and %d", c.maxResult, 16<<20)
+		return setting.Invalidf("WithMaxResult: %d is not between 0 and %d", c.maxResult, 16<<20)
 	case len(c.processLabel) > 128:
-		return invalidf("WithProcess: %d bytes, at most 128 are allowed", len(c.processLabel))
+		return setting.Invalidf("WithProcess: %d bytes, at most 128 are allowed", len(c.processLabel))
 	case c.logger == nil:
-		return invalidf("WithLogger: nil")
+		return setting.Invalidf("WithLogger: nil")
 	}
 	for _, f := range c.classifiers {
 		if f == nil {
-			return invalidf("WithClassifier: nil")
+			return setting.Invalidf("WithClassifier: nil")
 		}
 	}
 	return c.policy.validate()

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/hibiken/asynq"
+
+	"github.com/nexuscore/onceq/internal/setting"
 )
 
 type policy struct {
@@ -22,11 +24,11 @@ func defaultPolicy() policy {
 func (p policy) validate() error {
 	switch {
 	case p.base < time.Millisecond:
-		return invalidf("WithBackoff: base %v is shorter than 1ms", p.base)
+		return setting.Invalidf("WithBackoff: base %v is shorter than 1ms", p.base)
 	case p.limit < p.base || p.limit > time.Hour:
-		return invalidf("WithBackoff: limit %v is not between the base %v and 1h", p.limit, p.base)
+		return setting.Invalidf("WithBackoff: limit %v is not between the base %v and 1h", p.limit, p.base)
 	case p.maxRetry < 1 || p.maxRetry > 1000:
-		return invalidf("WithRetryBudget: %d is not between 1 and 1000", p.maxRetry)
+		return setting.Invalidf("WithRetryBudget: %d is not between 1 and 1000", p.maxRetry)
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/nexuscore/onceq/internal/runkey"
+	"github.com/nexuscore/onceq/internal/setting"
 )
 
 // Enqueuer is what a Producer needs of *asynq.Client.
@@ -40,7 +41,7 @@ func WithWindow(d time.Duration) ProducerOption { return func(p *Producer) { p.w
 // *asynq.Client, and keeps its records where g does. The error wraps ErrInvalid.
 func NewProducer(g *Guard, client Enqueuer, opts ...ProducerOption) (*Producer, error) {
 	if g == nil || client == nil {
-		return nil, invalidf("NewProducer: the guard or the client is nil")
+		return nil, setting.Invalidf("NewProducer: the guard or the client is nil")
 	}
 	p := &Producer{g: g, client: client, window: 10 * time.Second}
 	for _, o := range opts {
@@ -49,7 +50,7 @@ func NewProducer(g *Guard, client Enqueuer, opts ...ProducerOption) (*Producer, 
 		}
 	}
 	if p.window < time.Second || p.window > time.Hour {
-		return nil, invalidf("WithWindow: %v is not between 1s and 1h", p.window)
+		return nil, setting.Invalidf("WithWindow: %v is not between 1s and 1h", p.window)
 	}
 	return p, nil
 }
@@ -197,7 +198,7 @@ func (p *Producer) Rerun(ctx context.Context, key string, t *asynq.Task, how Rer
 		return nil, err
 	}
 	if how.After < 0 {
-		return nil, invalidf("RerunOptions.After: %d is negative", how.After)
+		return nil, setting.Invalidf("RerunOptions.After: %d is negative", how.After)
 	}
 	owner, base, fp := randomID(16), p.g.base(key), Fingerprint(t.Type(), t.Payload())
 	scratch := 0

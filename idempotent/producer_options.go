@@ -7,6 +7,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/nexuscore/onceq/internal/runkey"
+	"github.com/nexuscore/onceq/internal/setting"
 )
 
 type enqueueOptions struct {
@@ -18,15 +19,15 @@ type enqueueOptions struct {
 func (p *Producer) check(key string, t *asynq.Task, opts []asynq.Option) (enqueueOptions, error) {
 	o := enqueueOptions{queue: "default"}
 	if err := runkey.Validate(key); err != nil {
-		return o, invalidf("%w", err)
+		return o, setting.Invalidf("%w", err)
 	}
 	switch {
 	case t == nil:
-		return o, invalidf("the task of run %q is nil", key)
+		return o, setting.Invalidf("the task of run %q is nil", key)
 	case blank(t.Type()):
-		return o, invalidf("the task of run %q has no type", key)
+		return o, setting.Invalidf("the task of run %q has no type", key)
 	case hasOptions(t):
-		return o, invalidf("the task of run %q has options from asynq.NewTask, which cannot be read back: give them to this call", key)
+		return o, setting.Invalidf("the task of run %q has options from asynq.NewTask, which cannot be read back: give them to this call", key)
 	}
 	bounded, retries := false, false
 	for _, opt := range opts {
@@ -47,7 +48,7 @@ func (p *Producer) check(key string, t *asynq.Task, opts []asynq.Option) (enqueu
 		o.list = append(o.list, opt)
 	}
 	if !bounded {
-		return o, invalidf("run %q has neither asynq.Timeout nor asynq.Deadline: asynq would end it after 30 minutes, silently", key)
+		return o, setting.Invalidf("run %q has neither asynq.Timeout nor asynq.Deadline: asynq would end it after 30 minutes, silently", key)
 	}
 	if !retries {
 		o.list = append(o.list, asynq.MaxRetry(p.g.policy.maxRetry))
@@ -58,26 +59,26 @@ func (p *Producer) check(key string, t *asynq.Task, opts []asynq.Option) (enqueu
 func refuse(opt asynq.Option) error {
 	switch opt.Type() {
 	case asynq.TaskIDOpt:
-		return invalidf("asynq.TaskID: the task ID is made from the run key")
+		return setting.Invalidf("asynq.TaskID: the task ID is made from the run key")
 	case asynq.UniqueOpt:
-		return invalidf("asynq.Unique: with a task ID it leaves a lock behind when the enqueue is refused")
+		return setting.Invalidf("asynq.Unique: with a task ID it leaves a lock behind when the enqueue is refused")
 	case asynq.GroupOpt:
-		return invalidf("asynq.Group: an aggregated task no longer names its run")
+		return setting.Invalidf("asynq.Group: an aggregated task no longer names its run")
 	case asynq.QueueOpt:
 		if blank(opt.Value().(string)) {
-			return invalidf("asynq.Queue: the name is empty")
+			return setting.Invalidf("asynq.Queue: the name is empty")
 		}
 	case asynq.MaxRetryOpt:
 		if n := opt.Value().(int); n < 1 {
-			return invalidf("asynq.MaxRetry(%d): asynq archives such a task when its worker dies; use 1 or more, and Permanent for errors that must not be retried", n)
+			return setting.Invalidf("asynq.MaxRetry(%d): asynq archives such a task when its worker dies; use 1 or more, and Permanent for errors that must not be retried", n)
 		}
 	case asynq.TimeoutOpt:
 		if d := opt.Value().(time.Duration); d < time.Second {
-			return invalidf("asynq.Timeout(%v): asynq takes less than 1s for 30 minutes", d)
+			return setting.Invalidf("asynq.Timeout(%v): asynq takes less than 1s for 30 minutes", d)
 		}
 	case asynq.DeadlineOpt:
 		if at := opt.Value().(time.Time); !at.After(time.Now()) {
-			return invalidf("asynq.Deadline(%v): it has passed", at.UTC().Format(time.RFC3339))
+			return setting.Invalidf("asynq.Deadline(%v): it has passed", at.UTC().Format(time.RFC3339))
 		}
 	}
 	return nil

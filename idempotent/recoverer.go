@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nexuscore/onceq/internal/setting"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -80,7 +81,7 @@ func WithoutPresence() RecovererOption { return func(r *Recoverer) { r.presence 
 // before Start or Run. The error wraps ErrInvalid.
 func NewRecoverer(g *Guard, opts ...RecovererOption) (*Recoverer, error) {
 	if g == nil {
-		return nil, invalidf("NewRecoverer: the guard is nil")
+		return nil, setting.Invalidf("NewRecoverer: the guard is nil")
 	}
 	r := &Recoverer{g: g, interval: time.Second, batch: 100, presence: newPresence(g)}
 	for _, o := range opts {
@@ -90,9 +91,9 @@ func NewRecoverer(g *Guard, opts ...RecovererOption) (*Recoverer, error) {
 	}
 	switch {
 	case r.interval < 10*time.Millisecond || r.interval > time.Minute:
-		return nil, invalidf("WithInterval: %v is not between 10ms and 1m", r.interval)
+		return nil, setting.Invalidf("WithInterval: %v is not between 10ms and 1m", r.interval)
 	case r.batch < 1 || r.batch > 1000:
-		return nil, invalidf("WithBatch: %d is not between 1 and 1000", r.batch)
+		return nil, setting.Invalidf("WithBatch: %d is not between 1 and 1000", r.batch)
 	}
 	return r, nil
 }
@@ -104,7 +105,7 @@ func (r *Recoverer) Start() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.cancel != nil || r.closed {
-		return invalidf("Recoverer.Start: it was started or shut down before")
+		return setting.Invalidf("Recoverer.Start: it was started or shut down before")
 	}
 	ctx, cancel := context.WithCancel(context.Background()) // ends with Shutdown
 	r.cancel = cancel

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nexuscore/onceq/internal/lease"
 	"github.com/nexuscore/onceq/internal/runkey"
+	"github.com/nexuscore/onceq/internal/setting"
 )
 
 // State is what the record of a run says.
@@ -60,7 +61,7 @@ type Run struct {
 // StateUnknown and no error; an error wraps ErrUnavailable, or ErrInvalid for a bad key.
 func (g *Guard) Lookup(ctx context.Context, key string) (Run, error) {
 	if err := runkey.Validate(key); err != nil {
-		return Run{}, invalidf("%w", err)
+		return Run{}, setting.Invalidf("%w", err)
 	}
 	base := g.base(key)
 	var fields *redis.MapStringStringCmd
