@@ -5,15 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
-	"unicode/utf8"
 
 	"github.com/nexuscore/onceq/internal/scope"
-)
-
-// Limits of a list of phases.
-const (
-	MaxPhases  = 1000 // phases in a list
-	MaxNameLen = 256  // bytes in the name of a phase or a step
 )
 
 // Phase is a named part of a run over a state of type S.
@@ -48,14 +41,11 @@ type Phase[S any] struct {
 // Phases get a pointer to the same state, one after the other. initial is not
 // copied: maps and slices in it are shared with the caller.
 func Run[S any](ctx context.Context, store Store, phases []Phase[S], initial S, opts ...Option) (S, error) {
-	names := make([]string, len(phases))
-	for i, p := range phases {
-		names[i] = p.Name
-		if p.Run == nil {
-			return initial, invalidf("phases[%d] %q: Run is nil", i, p.Name)
-		}
+	t, err := bind(store, phases, opts)
+	if err != nil {
+		return initial, err
 	}
-	r, err := newRun(ctx, store, names, &initial, opts)
+	r, err := newRun(ctx, t, &initial)
 	if err != nil {
 		return initial, err
 	}
@@ -145,35 +135,6 @@ func (r *run) lost() error {
 	}
 	if err := r.lease.Err(); err != nil {
 		return fmt.Errorf("checkpoint: %w", err)
-	}
-	return nil
-}
-
-func validName(name string) error {
-	switch {
-	case name == "":
-		return errors.New("the name is empty")
-	case len(name) > MaxNameLen:
-		return fmt.Errorf("the name has %d bytes, at most %d are allowed", len(name), MaxNameLen)
-	case !utf8.ValidString(name):
-		return fmt.Errorf("the name %q is not valid UTF-8", name)
-	}
-	return nil
-}
-
-func validNames(names []string) error {
-	if n := len(names); n == 0 || n > MaxPhases {
-		return invalidf("phases: %d given, 1 to %d are allowed", n, MaxPhases)
-	}
-	seen := make(map[string]int, len(names))
-	for i, name := range names {
-		if err := validName(name); err != nil {
-			return invalidf("phases[%d]: %v", i, err)
-		}
-		if first, ok := seen[name]; ok {
-			return invalidf("phases[%d]: the name %q is that of phases[%d] too", i, name, first)
-		}
-		seen[name] = i
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/nexuscore/onceq/internal/lease"
+	"github.com/nexuscore/onceq/internal/setting"
 )
 
 // Sentinels, matched with errors.Is.
@@ -24,8 +25,9 @@ var (
 	// ErrTooLarge is wrapped by every [*SizeError].
 	ErrTooLarge = errors.New("checkpoint: over the size limit")
 	// ErrInvalid is wrapped by errors about the arguments of this package's
-	// functions: they name the field, the value and what is allowed.
-	ErrInvalid = errors.New("checkpoint: invalid argument")
+	// functions: they name the field, the value and what is allowed. It is the
+	// value that package idempotent has under that name, and is not retried there.
+	ErrInvalid = setting.ErrInvalid
 )
 
 // PhaseError is a phase's own error with the phase it came from.
@@ -90,15 +92,6 @@ func (e *DuplicateStepError) Error() string {
 
 // Permanent is true: the program is wrong.
 func (*DuplicateStepError) Permanent() bool { return true }
-
-// invalidError wraps ErrInvalid.
-type invalidError struct{ msg string }
-
-func invalidf(format string, args ...any) error { return &invalidError{fmt.Sprintf(format, args...)} }
-
-func (e *invalidError) Error() string { return ErrInvalid.Error() + ": " + e.msg }
-func (*invalidError) Unwrap() error   { return ErrInvalid }
-func (*invalidError) Permanent() bool { return true }
 
 func place(phase, step string) string {
 	var b strings.Builder

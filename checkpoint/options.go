@@ -2,11 +2,11 @@ package checkpoint
 
 import (
 	"log/slog"
-	"os"
 	"sync"
 	"time"
 
 	"github.com/nexuscore/onceq/internal/runkey"
+	"github.com/nexuscore/onceq/internal/setting"
 )
 
 // Defaults of the options.
@@ -30,6 +30,7 @@ type config struct {
 	version     int
 	codec       Codec
 	sealer      Sealer
+	sealing     bool // WithSealer was given: a nil one would mean plain text
 	migration   bool
 	strict      bool
 	runMissing  bool
@@ -83,7 +84,7 @@ func WithCodec(codec Codec) Option { return func(c *config) { c.codec = codec } 
 
 // WithSealer encrypts snapshots and step results, see [NewAESGCM]. What is
 // stored in plain text is refused from then on, see [WithMigration].
-func WithSealer(s Sealer) Option { return func(c *config) { c.sealer = s } }
+func WithSealer(s Sealer) Option { return func(c *config) { c.sealer, c.sealing = s, true } }
 
 // WithMigration accepts plain text besides what the sealer opens, for as long as
 // runs that began without a sealer are under way.
@@ -120,11 +121,8 @@ func WithBreaker(failures int, open time.Duration) Option {
 }
 
 func (c *config) apply(opts []Option) error {
-	for _, o := range opts {
-		if o == nil {
-			return invalidf("an option is nil")
-		}
-		o(c)
+	if err := setting.Apply(c, opts); err != nil {
+		return err
 	}
 	return c.validate()
 }
@@ -132,45 +130,51 @@ func (c *config) apply(opts []Option) error {
 func (c *config) validate() error {
 	switch {
 	case c.logger == nil:
-		return invalidf("WithLogger: the logger is nil")
+		return setting.Invalidf("WithLogger: the logger is nil")
 	case c.ttl < time.Millisecond:
-		return invalidf("WithTTL: %v, at least 1ms is allowed", c.ttl)
+		return setting.Invalidf("WithTTL: %v, at least 1ms is allowed", c.ttl)
 	case c.timeout < time.Millisecond:
-		return invalidf("WithTimeout: %v, at least 1ms is allowed", c.timeout)
+		return setting.Invalidf("WithTimeout: %v, at least 1ms is allowed", c.timeout)
 	case c.maxSize < 1 || c.maxSize > 512<<20:
-		return invalidf("WithMaxSize: %d bytes, 1 to 512 MiB are allowed", c.maxSize)
+		return setting.Invalidf("WithMaxSize: %d bytes, 1 to 512 MiB are allowed", c.maxSize)
 	case c.version < 1:
-		return invalidf("WithVersion: %d, at least 1 is allowed", c.version)
-	case c.codec == nil:
-		return invalidf("WithCodec: the codec is nil")
+		return setting.Invalidf("WithVersion: %d, at least 1 is allowed", c.version)
+	case setting.IsNil(c.codec):
+		return setting.Invalidf("WithCodec: the codec is nil")
+	case c.sealing && setting.IsNil(c.sealer):
+		return setting.Invalidf("WithSealer: the sealer is nil; what is stored would be plain text")
 	case c.migration && c.sealer == nil:
-		return invalidf("WithMigration: there is no sealer to migrate to, see WithSealer")
+		return setting.Invalidf("WithMigration: there is no sealer to migrate to, see WithSealer")
 	case c.breaker != nil && (c.breaker.failures < 1 || c.breaker.open < time.Millisecond):
-		return invalidf("WithBreaker: %d failures and %v, at least 1 and 1ms are allowed", c.breaker.failures, c.breaker.open)
+		return setting.Invalidf("WithBreaker: %d failures and %v, at least 1 and 1ms are allowed", c.breaker.failures, c.breaker.open)
 	}
 	for _, o := range c.observers {
 		if o == nil {
-			return invalidf("WithObserver: the function is nil")
+			return setting.Invalidf("WithObserver: the function is nil")
 		}
 	}
 	if err := runkey.ValidatePrefix(c.prefix); err != nil {
-		return invalidf("WithPrefix: %v", err)
+		return setting.Invalidf("WithPrefix: %v", err)
 	}
 	return nil
 }
 
 // EnvSwitch is the environment variable that turns checkpoints off: with "0",
 // "false" or "off" phases and steps run and nothing is read or written. It is
-// read at each [Run].
+// read at each [Run]. A value that is not known turns nothing off and is logged.
 const EnvSwitch = "ONCEQ_CHECKPOINT"
 
-var saidOff sync.Once
+var saidOff, saidUnknown sync.Once
 
 func switchedOff(l *slog.Logger) bool {
-	switch os.Getenv(EnvSwitch) {
-	case "0", "false", "off":
+	off, unknown := setting.SwitchedOff(EnvSwitch)
+	if off {
 		saidOff.Do(func() { l.Warn("onceq: checkpoints are switched off", "by", EnvSwitch) })
-		return true
 	}
-	return false
+	if unknown != "" {
+		saidUnknown.Do(func() {
+			l.Warn("onceq: checkpoints stay on, their switch has a value that is not known", "by", EnvSwitch, "value", unknown, "allowed", "0, false, off")
+		})
+	}
+	return off
 }

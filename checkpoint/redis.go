@@ -14,6 +14,7 @@ import (
 	"github.com/nexuscore/onceq/internal/breaker"
 	"github.com/nexuscore/onceq/internal/lease"
 	"github.com/nexuscore/onceq/internal/script"
+	"github.com/nexuscore/onceq/internal/setting"
 )
 
 var (
@@ -35,7 +36,7 @@ var (
 	clearScript = redis.NewScript(clearLua)
 )
 
-// RedisStore is a [Store] on Redis 5 or later, alone, with Sentinel or as a
+// RedisStore is a [Store] on Redis 6.2 or later, alone, with Sentinel or as a
 // cluster. Build one with [NewRedisStore] and share it: it counts, and leaves
 // Redis alone for a while when it does not answer. It starts no goroutine that
 // outlives its calls and needs no closing.
@@ -51,8 +52,8 @@ type RedisStore struct {
 // keeps its leases on. The options are the defaults of the runs on the store.
 // The error wraps [ErrInvalid] and names the option.
 func NewRedisStore(rdb redis.UniversalClient, opts ...Option) (*RedisStore, error) {
-	if rdb == nil {
-		return nil, invalidf("NewRedisStore: the client is nil")
+	if setting.IsNil(rdb) {
+		return nil, setting.Invalidf("NewRedisStore: the client is nil")
 	}
 	s := &RedisStore{run: script.NewRunner(rdb), cfg: defaults()}
 	if err := s.cfg.apply(opts); err != nil {

@@ -15,18 +15,16 @@ import (
 
 	"github.com/nexuscore/onceq/internal/lease"
 	"github.com/nexuscore/onceq/internal/runkey"
+	"github.com/nexuscore/onceq/internal/setting"
 )
 
 // run is one call of Run. All but its counters and its store belong to the
 // goroutine of that call; steps use what does not change during a phase.
 type run struct {
-	cfg   config
-	store Store // nil: nothing is stored
-	count *counters
+	terms              // with a nil store nothing is stored
 	lease *lease.Lease // nil without one
 	key   string
 	ref   Ref
-	names []string
 	// fingerprint and stamp are of the run's input.
 	fingerprint, stamp string
 
@@ -38,30 +36,13 @@ type run struct {
 	loadable bool
 }
 
-func newRun(ctx context.Context, store Store, names []string, initial any, opts []Option) (*run, error) {
-	if err := validNames(names); err != nil {
-		return nil, err
-	}
-	if store == nil {
-		return nil, invalidf("store is nil; without a key in ctx nothing is stored, but a store is needed all the same")
-	}
-	r := &run{cfg: defaults(), count: new(counters), store: store, names: names}
-	if s, ok := store.(instrumented); ok {
-		r.cfg, r.count = s.shared()
-	}
-	if len(opts) > 0 {
-		if err := r.cfg.apply(opts); err != nil {
-			return nil, err
-		}
-		if r.cfg.breaker != nil {
-			return nil, invalidf("WithBreaker is an option of NewRedisStore, not of Run")
-		}
-	}
+func newRun(ctx context.Context, t terms, initial any) (*run, error) {
+	r := &run{terms: t}
 	if err := r.identify(ctx); err != nil {
 		return nil, err
 	}
 	if outer, ok := ctx.Value(phaseKey{}).(*phaseRun); ok && r.ref.Base != "" && outer.run.ref.Base == r.ref.Base {
-		return nil, invalidf("Run inside phase %q of the same run %q: it has one snapshot; make the inner phases phases of the outer list, or steps", outer.name, r.key)
+		return nil, setting.Invalidf("Run inside phase %q of the same run %q: it has one snapshot; make the inner phases phases of the outer list, or steps", outer.name, r.key)
 	}
 	if r.ref.Base == "" || switchedOff(r.cfg.logger) {
 		r.store = nil
@@ -85,7 +66,7 @@ func (r *run) identify(ctx context.Context) error {
 		return nil
 	}
 	if err := runkey.Validate(key); err != nil {
-		return invalidf("WithKey: %v", err)
+		return setting.Invalidf("WithKey: %v", err)
 	}
 	r.key, r.ref.Base = key, runkey.Base(r.cfg.prefix, key)
 	return nil

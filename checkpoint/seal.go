@@ -1,6 +1,9 @@
 package checkpoint
 
-import "github.com/nexuscore/onceq/internal/seal"
+import (
+	"github.com/nexuscore/onceq/internal/seal"
+	"github.com/nexuscore/onceq/internal/setting"
+)
 
 // Sealer encrypts and authenticates what is stored. It is used by many
 // goroutines at once.
@@ -22,7 +25,7 @@ type Sealer interface {
 func NewAESGCM(key []byte, previous ...[]byte) (Sealer, error) {
 	s, err := seal.New(key, previous...)
 	if err != nil {
-		return nil, invalidf("NewAESGCM: %s", err)
+		return nil, setting.Invalidf("NewAESGCM: %s", err)
 	}
 	return s, nil
 }

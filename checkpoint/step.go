@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/nexuscore/onceq/internal/scope"
+	"github.com/nexuscore/onceq/internal/setting"
 )
 
 // Step calls fn and keeps its result, so that an attempt which repeats the phase
@@ -29,7 +30,7 @@ import (
 func Step[T any](ctx context.Context, name string, fn func(context.Context) (T, error)) (T, error) {
 	var zero T
 	if fn == nil {
-		return zero, invalidf("step %q: the function is nil", name)
+		return zero, setting.Invalidf("step %q: the function is nil", name)
 	}
 	p, ok := ctx.Value(phaseKey{}).(*phaseRun)
 	if !ok {
@@ -92,7 +93,7 @@ func (p *phaseRun) position() Position {
 // enter reserves the name, or says why the step cannot run.
 func (p *phaseRun) enter(ctx context.Context, name string) error {
 	if err := validName(name); err != nil {
-		return invalidf("step in phase %q: %v", p.name, err)
+		return setting.Invalidf("step in phase %q: %v", p.name, err)
 	}
 	if err := p.run.stop(ctx); err != nil {
 		return err
@@ -100,7 +101,7 @@ func (p *phaseRun) enter(ctx context.Context, name string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.ended {
-		return invalidf("step %q: phase %q has ended; wait for its goroutines before it returns", name, p.name)
+		return setting.Invalidf("step %q: phase %q has ended; wait for its goroutines before it returns", name, p.name)
 	}
 	if _, taken := p.names[name]; taken {
 		return &DuplicateStepError{Phase: p.name, Step: name}
