@@ -55,7 +55,7 @@ func TestRateLimitClosesTheGateForAllOfItsDestination(t *testing.T) {
 		start = time.Now()
 		stop := running(t, o)
 		for i := range 3 {
-			must(t, o.Enqueue(o.store.db, done(fmt.Sprint("r", i))))
+			must(t, o.Enqueue(t.Context(), o.store.db, done(fmt.Sprint("r", i))))
 		}
 		time.Sleep(20 * time.Second)
 		o.Kick() // opens no gate
@@ -80,7 +80,7 @@ func TestRateLimitWithoutRetryAfterBacksOff(t *testing.T) {
 	bubble(t, []Destination{c}, nil, func(t *testing.T, o *Outbox) {
 		start = time.Now()
 		for i := range 20 {
-			must(t, o.Enqueue(o.store.db, done(fmt.Sprint("r", i))))
+			must(t, o.Enqueue(t.Context(), o.store.db, done(fmt.Sprint("r", i))))
 		}
 		running(t, o)
 		time.Sleep(10 * time.Minute)
@@ -122,7 +122,7 @@ func TestHangingDestinationHoldsUpNobody(t *testing.T) {
 		release = make(chan struct{})
 		o := outboxOn(t, dbtest.New(t, "sqlite").DB, []Destination{hangs, c}, WithLogger(quiet), WithConcurrency(2))
 		for i := range 10 {
-			must(t, o.Enqueue(o.store.db, done(fmt.Sprint("r", i))))
+			must(t, o.Enqueue(t.Context(), o.store.db, done(fmt.Sprint("r", i))))
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
@@ -163,7 +163,7 @@ func TestShutdownWritesWhatWasSent(t *testing.T) {
 			return true, sending.Err()
 		}}
 		o := outboxOn(t, d.DB, []Destination{c}, quick()...)
-		must(t, o.Enqueue(d.DB, done("r")))
+		must(t, o.Enqueue(t.Context(), d.DB, done("r")))
 		ended := make(chan error, 1)
 		go func() { ended <- o.Run(ctx) }()
 		<-begun
@@ -178,7 +178,7 @@ func TestShutdownGivesBackWhatWasNotBegun(t *testing.T) {
 	bubble(t, []Destination{c}, nil, func(t *testing.T, o *Outbox) {
 		ctx, cancel := context.WithCancel(t.Context())
 		after(t, o.store.db, "update", func(int, *gorm.DB) error { cancel(); return nil }) // with the claim
-		must(t, o.Enqueue(o.store.db, done("r")))
+		must(t, o.Enqueue(t.Context(), o.store.db, done("r")))
 		must(t, o.Run(ctx))
 		calls, _ := c.count()
 		same(t, "calls", calls, 0)
@@ -221,7 +221,7 @@ func TestSeveralProcessesThroughAnOutage(t *testing.T) {
 		}
 		want := map[string]int{}
 		for i := range 40 {
-			must(t, os[i%4].Enqueue(os[i%4].store.db, done(fmt.Sprint("r", i))))
+			must(t, os[i%4].Enqueue(t.Context(), os[i%4].store.db, done(fmt.Sprint("r", i))))
 			want[fmt.Sprintf("r%d/done", i)] = 1
 		}
 		drain(t, os[0])
@@ -245,7 +245,7 @@ func TestLostRepliesOfTheDatabase(t *testing.T) {
 			}
 			return nil
 		})
-		must(t, o.Enqueue(d.DB, done("r")))
+		must(t, o.Enqueue(t.Context(), d.DB, done("r")))
 		drain(t, o)
 		calls, _ := c.count()
 		same(t, "calls", calls, 1)
@@ -279,7 +279,7 @@ func TestResultOutlivesAnOutageOfTheDatabase(t *testing.T) {
 				}
 			}))
 		}
-		must(t, o.Enqueue(o.store.db, done("r")))
+		must(t, o.Enqueue(t.Context(), o.store.db, done("r")))
 		running(t, o)
 		time.Sleep(5 * time.Minute)
 		calls, _ := c.count()
@@ -293,7 +293,7 @@ func TestKickSavesThePoll(t *testing.T) {
 	bubble(t, []Destination{c}, []Option{WithPollInterval(time.Hour)}, func(t *testing.T, o *Outbox) {
 		running(t, o)
 		time.Sleep(time.Minute)
-		must(t, o.store.db.Transaction(func(tx *gorm.DB) error { return o.Enqueue(tx, done("r")) }))
+		must(t, o.store.db.Transaction(func(tx *gorm.DB) error { return o.Enqueue(t.Context(), tx, done("r")) }))
 		time.Sleep(time.Minute)
 		before, _ := c.count()
 		o.Kick()
@@ -315,7 +315,7 @@ func TestGraceBeforeNotThereIsBelieved(t *testing.T) {
 			}
 			return true, nil
 		}
-		must(t, o.Enqueue(o.store.db, done("r")))
+		must(t, o.Enqueue(t.Context(), o.store.db, done("r")))
 		running(t, o)
 		time.Sleep(time.Minute)
 		calls, seen := a.count()
@@ -342,7 +342,7 @@ func TestRunTwice(t *testing.T) {
 func TestDrainSaysWhatIsLeft(t *testing.T) {
 	c := &channel{name: "d", answer: func(context.Context, int, Message) (bool, error) { return false, notSent(time.Hour) }}
 	bubble(t, []Destination{c}, nil, func(t *testing.T, o *Outbox) {
-		must(t, o.Enqueue(o.store.db, done("r")))
+		must(t, o.Enqueue(t.Context(), o.store.db, done("r")))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		err := o.Drain(ctx)

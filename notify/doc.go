@@ -4,18 +4,25 @@
 // An event is stored in the same transaction as what it is about, one row for each
 // destination, and sent afterwards, by any process that runs the outbox:
 //
+//	slack, err := notify.NewSlack(token, channelID)
+//	... err ...
 //	outbox, err := notify.New(db, []notify.Destination{slack})
+//	... err ...
 //	err = outbox.Migrate(ctx)
+//	... err ...
 //	go outbox.Run(ctx)
 //
 //	err = db.Transaction(func(tx *gorm.DB) error {
 //		... the run has succeeded ...
-//		return outbox.Enqueue(tx, notify.Event{RunID: "run-42", Type: "done", Content: content})
+//		return outbox.Enqueue(ctx, tx, notify.Event{RunID: "run-42", Type: "done", Content: content})
 //	})
 //	outbox.Kick()
 //
 // The one method that most hosts need is [Outbox.Enqueue]; [Outbox.Run] is for the
-// processes that send.
+// processes that send. Inside a guarded handler its context is the handler's: by it
+// an attempt that has lost its run tells nobody anything, and the event belongs to
+// the run's generation. Without an attempt in the context there is no such fence, and
+// the generation is 1.
 //
 // # What is promised
 //

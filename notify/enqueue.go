@@ -1,6 +1,7 @@
 package notify
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,7 +16,14 @@ import (
 // Enqueue stores the event for each of its destinations; it is sent once tx is
 // committed. tx is the transaction in which the host writes what the event is
 // about, or any other *gorm.DB of the same database, in which case the rows are
-// committed here. Its context is used; conditions chained on it are not.
+// committed here. Neither its own context nor conditions chained on it are used.
+//
+// ctx bounds the statements and says whose event it is. Under the context of an
+// attempt, as a guarded handler gets it, an attempt that has lost its run enqueues
+// nothing more and gets the error that its context ended with (ErrLeaseLost of
+// package idempotent), and an event without a Generation gets the attempt's. Any
+// other context belongs to no attempt: nothing is fenced, and the Generation is 1
+// unless the event names one.
 //
 // An event that is already there is left as it is, without an error. All rows
 // are stored or none. An error leaves the host's transaction usable where the
@@ -23,18 +31,17 @@ import (
 // on without the notification. Errors about the event wrap [ErrInvalidEvent].
 // Under REPEATABLE READ and above the database may answer with a serialization
 // failure or a deadlock: the host repeats its transaction, as for any other
-// statement. An attempt that has lost its run enqueues nothing more, and gets
-// the error that its context ended with.
+// statement.
 //
 // After the host's commit, [Outbox.Kick] saves waiting for the next poll.
-func (o *Outbox) Enqueue(tx *gorm.DB, e Event) error {
+func (o *Outbox) Enqueue(ctx context.Context, tx *gorm.DB, e Event) error {
 	if tx == nil {
 		return errors.New("notify: Enqueue: tx is nil")
 	}
 	if tx.Error != nil {
 		return fmt.Errorf("notify: Enqueue: tx has failed before: %w", tx.Error)
 	}
-	if held, ok := lease.FromContext(tx.Statement.Context); ok {
+	if held, ok := lease.FromContext(ctx); ok {
 		if err := held.Err(); err != nil {
 			return fmt.Errorf("notify: Enqueue: %w", err)
 		}
@@ -49,7 +56,7 @@ func (o *Outbox) Enqueue(tx *gorm.DB, e Event) error {
 	if err != nil {
 		return err
 	}
-	if err := o.insert(tx, rows); err != nil {
+	if err := o.insert(ctx, tx, rows); err != nil {
 		return fmt.Errorf("notify: Enqueue: %w", err)
 	}
 	return nil
@@ -90,7 +97,7 @@ func (o *Outbox) rows(e *Event) ([]row, error) {
 // insert stores the rows in a savepoint of the host's transaction, or in one of
 // ours. They go one by one: in a batch, gorm gives rows that were there the IDs
 // of others. No result is asked for: MySQL's count of rows depends on the DSN.
-func (o *Outbox) insert(tx *gorm.DB, rows []row) error {
+func (o *Outbox) insert(ctx context.Context, tx *gorm.DB, rows []row) error {
 	store := func(tx *gorm.DB) error {
 		for i := range rows {
 			r := rows[i] // gorm writes the ID into it
@@ -103,7 +110,6 @@ func (o *Outbox) insert(tx *gorm.DB, rows []row) error {
 		}
 		return nil
 	}
-	ctx := tx.Statement.Context
 	if _, ok := tx.Statement.ConnPool.(gorm.TxCommitter); ok {
 		// Never repeated here: after a deadlock MySQL has ended the host's transaction,
 		// and what we insert would be committed without it.

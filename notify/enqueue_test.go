@@ -47,19 +47,19 @@ func TestEnqueueRefuses(t *testing.T) {
 		{"blocks that are no array", Event{RunID: "r", Type: "t", Content: Content{Blocks: json.RawMessage(`{}`)}}, "Blocks is not a JSON array"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			err := o.Enqueue(db, c.e)
+			err := o.Enqueue(t.Context(), db, c.e)
 			if !errors.Is(err, ErrInvalidEvent) || !strings.Contains(fmt.Sprint(err), c.want) {
 				t.Errorf("got %v, want ErrInvalidEvent and %q", err, c.want)
 			}
 		})
 	}
 	same(t, "rows", states(t, o, "mail"), map[string]State{})
-	if err := o.Enqueue(nil, done("r")); err == nil {
+	if err := o.Enqueue(t.Context(), nil, done("r")); err == nil {
 		t.Error("a nil tx was accepted")
 	}
 	failed := db.Session(&gorm.Session{})
 	_ = failed.AddError(errors.New("boom"))
-	if err := o.Enqueue(failed, done("r")); err == nil || !strings.Contains(err.Error(), "tx has failed before: boom") {
+	if err := o.Enqueue(t.Context(), failed, done("r")); err == nil || !strings.Contains(err.Error(), "tx has failed before: boom") {
 		t.Errorf("a tx that failed: %v", err)
 	}
 }
@@ -74,10 +74,10 @@ func TestPayloadIsKeptAsItWas(t *testing.T) {
 		o := outboxOn(t, d.DB, []Destination{c}, quick()...)
 		raw := json.RawMessage(`{"z":1.0,"a":9007199254740993,"html":"<b>&</b>","emoji":"🎉","nul":"\u0000","quote":"it's \\ ` + "`" + `"}`)
 		text := "🎉 it's \\ a \"quote\"\n\x00<b> % ? $1 :name @x"
-		must(t, o.Enqueue(d.DB, Event{RunID: "läuft/{1}:2~", Type: "done", Payload: raw, Content: Content{Text: text, Blocks: json.RawMessage(`[{"type":"divider"}]`), Thread: "1.2", Link: "https://x?a&b"}}))
-		must(t, o.Enqueue(d.DB, Event{RunID: "none", Type: "done", Payload: json.RawMessage(nil), Destinations: []string{"d", "d"}}))
+		must(t, o.Enqueue(t.Context(), d.DB, Event{RunID: "läuft/{1}:2~", Type: "done", Payload: raw, Content: Content{Text: text, Blocks: json.RawMessage(`[{"type":"divider"}]`), Thread: "1.2", Link: "https://x?a&b"}}))
+		must(t, o.Enqueue(t.Context(), d.DB, Event{RunID: "none", Type: "done", Payload: json.RawMessage(nil), Destinations: []string{"d", "d"}}))
 		large := strings.Repeat("é", 100_000)
-		must(t, o.Enqueue(d.DB, Event{RunID: "large", Type: "done", Content: Content{Text: large}}))
+		must(t, o.Enqueue(t.Context(), d.DB, Event{RunID: "large", Type: "done", Content: Content{Text: large}}))
 		got := map[string]Message{}
 		var mu sync.Mutex
 		c.answer = func(_ context.Context, _ int, m Message) (bool, error) {
@@ -105,7 +105,7 @@ func TestEnqueueFromManyAtOnce(t *testing.T) {
 		for range 20 {
 			wg.Go(func() {
 				for i := range 10 {
-					errs <- o.Enqueue(d.DB, done(fmt.Sprint("r", i)))
+					errs <- o.Enqueue(t.Context(), d.DB, done(fmt.Sprint("r", i)))
 				}
 			})
 		}
@@ -143,7 +143,7 @@ func TestEnqueueUnderStrictIsolation(t *testing.T) {
 							if err := tx.Table("runs").Count(&n).Error; err != nil { // takes the snapshot
 								return err
 							}
-							if err := o.Enqueue(tx, done(run)); err != nil {
+							if err := o.Enqueue(t.Context(), tx, done(run)); err != nil {
 								return err
 							}
 							return tx.Exec("INSERT INTO runs VALUES (?, 1)", fmt.Sprintf("%.20s", newToken())).Error
@@ -189,34 +189,49 @@ func TestEnqueueDoesNotPoisonTheTransaction(t *testing.T) {
 		broken, err := New(d.DB, []Destination{&channel{name: "d"}}, WithTable("missing"))
 		must(t, err)
 		must(t, d.DB.Exec("CREATE TABLE runs (id INT PRIMARY KEY)").Error)
-		must(t, o.Enqueue(d.DB, done("r")))
+		must(t, o.Enqueue(t.Context(), d.DB, done("r")))
 		must(t, d.DB.Transaction(func(tx *gorm.DB) error {
-			must(t, o.Enqueue(tx, done("r")))
-			if err := broken.Enqueue(tx, done("r")); err == nil || errors.Is(err, ErrInvalidEvent) {
+			must(t, o.Enqueue(t.Context(), tx, done("r")))
+			if err := broken.Enqueue(t.Context(), tx, done("r")); err == nil || errors.Is(err, ErrInvalidEvent) {
 				t.Errorf("without a table: %v", err)
 			}
-			must(t, o.Enqueue(tx, done("s")))
+			must(t, o.Enqueue(t.Context(), tx, done("s")))
 			return tx.Exec("INSERT INTO runs VALUES (1)").Error
 		}))
 		same(t, "rows", states(t, o, "d"), map[string]State{"r/done": StatePending, "s/done": StatePending})
 	})
 }
 
+// The attempt is the context's, although the host's transaction knows nothing of it.
 func TestEnqueueOfAnAttempt(t *testing.T) {
 	d := dbtest.New(t, "sqlite")
 	o := outboxOn(t, d.DB, []Destination{&channel{name: "d"}}, quick()...)
+	generations := func() map[string]int {
+		list, err := o.List(t.Context(), Filter{})
+		must(t, err)
+		m := map[string]int{}
+		for _, e := range list {
+			m[e.RunID] = e.Generation
+		}
+		return m
+	}
+	enqueue := func(ctx context.Context, e Event) error {
+		return d.DB.Transaction(func(tx *gorm.DB) error { return o.Enqueue(ctx, tx, e) })
+	}
 	ctx, l := lease.New(t.Context(), lease.Config{Generation: 3, TTL: time.Minute}, time.Now())
-	must(t, o.Enqueue(d.DB.WithContext(ctx), done("r")))
-	e, err := o.List(t.Context(), Filter{})
-	must(t, err)
-	same(t, "generation", e[0].Generation, 3)
+	must(t, enqueue(ctx, done("of the attempt")))
+	must(t, enqueue(ctx, Event{RunID: "named", Type: "done", Generation: 5}))
+	must(t, enqueue(t.Context(), done("of nobody")))
+	must(t, o.Enqueue(t.Context(), d.DB.WithContext(ctx), done("of nobody either")))
+	want := map[string]int{"of the attempt": 3, "named": 5, "of nobody": 1, "of nobody either": 1}
+	same(t, "generations", generations(), want)
 	l.Lose(errors.New("taken"))
-	for _, tx := range []*gorm.DB{d.DB.WithContext(ctx), d.DB.WithContext(context.WithoutCancel(ctx))} {
-		if err := o.Enqueue(tx, done("late")); !errors.Is(err, lease.ErrLost) {
+	for _, ctx := range []context.Context{ctx, context.WithoutCancel(ctx)} {
+		if err := enqueue(ctx, done("late")); !errors.Is(err, lease.ErrLost) {
 			t.Errorf("after the lease was lost: %v", err)
 		}
 	}
-	same(t, "rows", states(t, o, "d"), map[string]State{"r/done": StatePending})
+	same(t, "generations", generations(), want)
 }
 
 func TestMessageIDsDiffer(t *testing.T) {

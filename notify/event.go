@@ -36,7 +36,7 @@ type Event struct {
 	// most 64 bytes, otherwise as RunID.
 	Type string
 	// Generation tells reruns of a run apart. 0 means that of the attempt to
-	// which the transaction's context belongs, and 1 outside any attempt.
+	// which the context belongs, and 1 outside any attempt.
 	Generation int
 	// Payload is data about the event, encoded as JSON when it is enqueued. Nil
 	// for none.

@@ -58,7 +58,7 @@ func Example() {
 	for range 2 {
 		err := db.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
 			// ... tx.Model(&run).Update("status", "SUCCESS") ...
-			return outbox.Enqueue(tx, notify.Event{
+			return outbox.Enqueue(ctx, tx, notify.Event{
 				RunID: "run-42", Type: "done",
 				Content: notify.Content{Text: "Run 42 is done"},
 			})
@@ -91,7 +91,7 @@ func ExampleOutbox_Resolve() {
 	}
 	if err := errors.Join(
 		outbox.Migrate(ctx),
-		outbox.Enqueue(db, notify.Event{RunID: "run-42", Type: "failed"}),
+		outbox.Enqueue(ctx, db, notify.Event{RunID: "run-42", Type: "failed"}),
 		outbox.Drain(ctx),
 	); err != nil {
 		fmt.Println(err)
@@ -130,7 +130,7 @@ func ExampleSendError() {
 	}
 	err = errors.Join(
 		outbox.Migrate(ctx),
-		outbox.Enqueue(db, notify.Event{RunID: "run-42", Type: "done"}),
+		outbox.Enqueue(ctx, db, notify.Event{RunID: "run-42", Type: "done"}),
 		outbox.Drain(ctx),
 	)
 	fmt.Println(err)
@@ -148,7 +148,7 @@ func ExampleOutbox_Enqueue() {
 		fmt.Println(err)
 		return
 	}
-	err = outbox.Enqueue(db, notify.Event{Type: "done"})
+	err = outbox.Enqueue(context.Background(), db, notify.Event{Type: "done"})
 	fmt.Println(errors.Is(err, notify.ErrInvalidEvent), err)
 	// Output: true notify: invalid event: RunID is empty
 }

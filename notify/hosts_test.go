@@ -63,7 +63,7 @@ func TestHostsSettings(t *testing.T) {
 				want[run+"/done"] = 1
 				wg.Go(func() {
 					for range 2 {
-						if err := os[i%2].Enqueue(db, done(run)); err != nil {
+						if err := os[i%2].Enqueue(t.Context(), db, done(run)); err != nil {
 							t.Error(err)
 						}
 					}
@@ -96,7 +96,7 @@ func TestLogsTransitionsNotContents(t *testing.T) {
 	db := dbtest.New(t, "sqlite").DB
 	db.Logger = logger.New(nil, logger.Config{LogLevel: logger.Info}) // would panic if it were used
 	o := outboxOn(t, db, []Destination{&channel{name: "d"}}, quick(WithLogger(log))...)
-	must(t, o.Enqueue(db, Event{RunID: "r", Type: "done", Payload: "the payload", Content: Content{Text: "the text"}}))
+	must(t, o.Enqueue(t.Context(), db, Event{RunID: "r", Type: "done", Payload: "the payload", Content: Content{Text: "the text"}}))
 	drain(t, o)
 	mu.Lock()
 	defer mu.Unlock()

@@ -26,7 +26,7 @@ func TestFrozenWorkerDoesNotPost(t *testing.T) {
 					}
 					return nil
 				})
-				must(t, o.Enqueue(o.store.db, done("r")))
+				must(t, o.Enqueue(t.Context(), o.store.db, done("r")))
 				stop := running(t, o)
 				time.Sleep(time.Second)
 				// Another process has the table, too. (Virtual time has one SQLite file.)
@@ -57,7 +57,7 @@ func TestLateResultChangesNothing(t *testing.T) {
 			return Receipt{ID: "late"}, nil
 		})
 		o := outboxOn(t, d.DB, []Destination{c}, quick(WithSendTimeout(20*time.Millisecond), WithLease(50*time.Millisecond))...)
-		must(t, o.Enqueue(d.DB, done("r")))
+		must(t, o.Enqueue(t.Context(), d.DB, done("r")))
 		stop := running(t, o)
 		<-began
 		eventually(t, func() bool { return states(t, o, "d")["r/done"] == StateHeld })
@@ -81,7 +81,7 @@ func TestLateResultDoesNotTouchTheNextAttempt(t *testing.T) {
 		return true, nil
 	}}
 	bubble(t, []Destination{c}, []Option{WithPolicy("d", Resend)}, func(t *testing.T, o *Outbox) {
-		must(t, o.Enqueue(o.store.db, done("r")))
+		must(t, o.Enqueue(t.Context(), o.store.db, done("r")))
 		running(t, o)
 		time.Sleep(34 * time.Second)
 		calls, _ := c.count()

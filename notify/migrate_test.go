@@ -39,7 +39,7 @@ func TestMigrateFromEightProcessesAtOnce(t *testing.T) {
 			o := newFor(t, d.Open(t))
 			wg.Go(func() {
 				errs <- o.Migrate(t.Context())
-				errs <- o.Enqueue(o.store.db, done("r"))
+				errs <- o.Enqueue(t.Context(), o.store.db, done("r"))
 				errs <- o.Migrate(t.Context())
 			})
 		}
@@ -60,7 +60,7 @@ func TestTwoTablesInOneSchema(t *testing.T) {
 		for _, table := range []string{"notification_logs", "alerts"} {
 			o := outboxOn(t, d.DB, []Destination{&channel{name: "d"}}, quick(WithTable(table))...)
 			for range 2 {
-				must(t, o.Enqueue(d.DB, done("r")))
+				must(t, o.Enqueue(t.Context(), d.DB, done("r")))
 			}
 			same(t, table, states(t, o, "d"), map[string]State{"r/done": StatePending})
 			var n int64
@@ -171,9 +171,9 @@ func TestMigrateUpgrades(t *testing.T) {
 				same(t, "a column of the host's", kept, int64(len(c.want)))
 
 				for range 2 {
-					must(t, o.Enqueue(d.DB, done("a")))
+					must(t, o.Enqueue(t.Context(), d.DB, done("a")))
 				}
-				must(t, o.Enqueue(d.DB, Event{RunID: "a", Type: "done", Generation: 2}))
+				must(t, o.Enqueue(t.Context(), d.DB, Event{RunID: "a", Type: "done", Generation: 2}))
 				drain(t, o)
 				calls, _ := ch.count()
 				same(t, "calls", calls, 2)
@@ -196,9 +196,9 @@ func TestMigrateSaysWhatItCannotRepair(t *testing.T) {
 		o := newFor(t, d.DB)
 		must(t, o.Migrate(t.Context()))
 		s := newSchema(o.store.dialect, o.table)
-		must(t, o.Enqueue(d.DB, done("r")))
+		must(t, o.Enqueue(t.Context(), d.DB, done("r")))
 		execSQL(t, d.DB, s.drop(&index{Name: "notification_logs_event_key"}))
-		if err := o.Enqueue(d.DB, done("r")); err == nil && o.store.dialect != mysql {
+		if err := o.Enqueue(t.Context(), d.DB, done("r")); err == nil && o.store.dialect != mysql {
 			t.Error("without its index the table took the same event twice")
 		}
 		rows, err := o.rows(&Event{RunID: "r", Type: "done", Generation: 1})

@@ -32,7 +32,7 @@ func TestOperators(t *testing.T) {
 		}
 		o := outboxOn(t, d.DB, []Destination{c}, quick(WithConcurrency(1))...)
 		for _, run := range []string{"taken", "vague1", "vague2", "refused"} {
-			must(t, o.Enqueue(d.DB, done(run)))
+			must(t, o.Enqueue(t.Context(), d.DB, done(run)))
 		}
 		drain(t, o)
 		same(t, "states", states(t, o, "d"), map[string]State{
@@ -85,7 +85,7 @@ func TestOperatorsAreCompareAndSet(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d *dbtest.Database) {
 		c := &channel{name: "d", answer: func(context.Context, int, Message) (bool, error) { return false, errVague }}
 		o := outboxOn(t, d.DB, []Destination{c}, quick()...)
-		must(t, o.Enqueue(d.DB, done("r")))
+		must(t, o.Enqueue(t.Context(), d.DB, done("r")))
 		drain(t, o)
 		e, err := o.List(t.Context(), Filter{})
 		must(t, err)
@@ -123,7 +123,7 @@ func TestResolveBeatsTheCheckUnderWay(t *testing.T) {
 	}
 	d := dbtest.New(t, "sqlite")
 	o := outboxOn(t, d.DB, []Destination{a}, quick(WithReconcileGrace(0))...)
-	must(t, o.Enqueue(d.DB, done("r")))
+	must(t, o.Enqueue(t.Context(), d.DB, done("r")))
 	stop := running(t, o)
 	<-asking
 	e, err := o.List(t.Context(), Filter{State: StateUncertain})
@@ -152,7 +152,7 @@ func TestLimitOnAskingDoesNotHoldUpSending(t *testing.T) {
 			return there, nil
 		}
 		for _, run := range []string{"1", "2", "3", "4", "5", "6", "7", "8"} {
-			must(t, o.Enqueue(o.store.db, done(run)))
+			must(t, o.Enqueue(t.Context(), o.store.db, done(run)))
 		}
 		running(t, o)
 		time.Sleep(30 * time.Second)

@@ -184,10 +184,10 @@ func TestSendsWhatWasEnqueued(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d *dbtest.Database) {
 		slack, mail := &channel{name: "slack"}, &channel{name: "mail"}
 		o := outboxOn(t, d.DB, []Destination{slack, mail}, quick()...)
-		must(t, o.Enqueue(d.DB, done("r1")))
-		must(t, o.Enqueue(d.DB, Event{RunID: "r1", Type: "done", Content: Content{Text: "again"}})) // N7
-		must(t, o.Enqueue(d.DB, Event{RunID: "R1", Type: "done", Destinations: []string{"mail"}}))
-		must(t, o.Enqueue(d.DB, Event{RunID: "r1", Type: "done", Generation: 2, Destinations: []string{"mail"}}))
+		must(t, o.Enqueue(t.Context(), d.DB, done("r1")))
+		must(t, o.Enqueue(t.Context(), d.DB, Event{RunID: "r1", Type: "done", Content: Content{Text: "again"}})) // N7
+		must(t, o.Enqueue(t.Context(), d.DB, Event{RunID: "R1", Type: "done", Destinations: []string{"mail"}}))
+		must(t, o.Enqueue(t.Context(), d.DB, Event{RunID: "r1", Type: "done", Generation: 2, Destinations: []string{"mail"}}))
 		drain(t, o)
 
 		calls, seen := slack.count()
@@ -217,7 +217,7 @@ func TestEnqueueBelongsToTheTransaction(t *testing.T) {
 		o := outboxOn(t, d.DB, []Destination{c}, quick()...)
 		boom := errors.New("boom")
 		err := d.DB.Transaction(func(tx *gorm.DB) error {
-			must(t, o.Enqueue(tx, done("rolled-back")))
+			must(t, o.Enqueue(t.Context(), tx, done("rolled-back")))
 			return boom
 		})
 		if !errors.Is(err, boom) {
@@ -225,7 +225,7 @@ func TestEnqueueBelongsToTheTransaction(t *testing.T) {
 		}
 		must(t, d.DB.Transaction(func(tx *gorm.DB) error {
 			// Conditions that the host chained before are not ours.
-			return o.Enqueue(tx.Where("nonsense = ?", 1).Table("nowhere"), done("committed"))
+			return o.Enqueue(t.Context(), tx.Where("nonsense = ?", 1).Table("nowhere"), done("committed"))
 		}))
 		drain(t, o)
 		same(t, "rows", states(t, o, "slack"), map[string]State{"committed/done": StateSent})

@@ -57,7 +57,7 @@ func TestKilledProcess(t *testing.T) {
 		want := map[string]int{}
 		for i := range 8 {
 			run := fmt.Sprint("r", i)
-			must(t, o.Enqueue(d.DB, done(run)))
+			must(t, o.Enqueue(t.Context(), d.DB, done(run)))
 			want[run+" is done"] = 1
 		}
 

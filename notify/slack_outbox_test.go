@@ -48,7 +48,7 @@ func TestSlackThroughOutboxOnce(t *testing.T) {
 			// The history lags, but less than the outbox waits.
 			slackBubble(t, []notifytest.Option{notifytest.WithHistoryLag(5 * time.Second)}, func(t *testing.T, o *Outbox, fake *notifytest.Slack) {
 				fake.Script("chat.postMessage", fault)
-				must(t, o.Enqueue(o.store.db, done("r1")))
+				must(t, o.Enqueue(t.Context(), o.store.db, done("r1")))
 				stop := running(t, o)
 				time.Sleep(5 * time.Minute)
 				stop()
@@ -70,7 +70,7 @@ func TestSlackThroughOutboxOnce(t *testing.T) {
 func TestSlackThroughOutboxWithoutScope(t *testing.T) {
 	slackBubble(t, []notifytest.Option{notifytest.WithScopes("chat:write")}, func(t *testing.T, o *Outbox, fake *notifytest.Slack) {
 		fake.Script("chat.postMessage", notifytest.AcceptThenDrop)
-		must(t, o.Enqueue(o.store.db, done("r1")))
+		must(t, o.Enqueue(t.Context(), o.store.db, done("r1")))
 		stop := running(t, o)
 		time.Sleep(10 * time.Minute)
 		stop()
@@ -89,10 +89,10 @@ func TestSlackReadingLimitHoldsUpNoPost(t *testing.T) {
 			fake.Script("conversations.history", notifytest.RateLimited("10"))
 		}
 		fake.Script("chat.postMessage", notifytest.AcceptThenDrop)
-		must(t, o.Enqueue(o.store.db, done("r1")))
+		must(t, o.Enqueue(t.Context(), o.store.db, done("r1")))
 		running(t, o)
 		time.Sleep(30 * time.Second)
-		must(t, o.Enqueue(o.store.db, done("r2")))
+		must(t, o.Enqueue(t.Context(), o.store.db, done("r2")))
 		time.Sleep(5 * time.Second)
 		same(t, "soon", told(fake), map[string]int{"r1 is done": 1, "r2 is done": 1})
 		time.Sleep(10 * time.Minute)
@@ -108,7 +108,7 @@ func TestSlackBurstWithinRateLimit(t *testing.T) {
 		want := map[string]int{}
 		for i := range 30 {
 			run := fmt.Sprint("r", i)
-			must(t, o.Enqueue(o.store.db, done(run)))
+			must(t, o.Enqueue(t.Context(), o.store.db, done(run)))
 			want[run+" is done"] = 1
 		}
 		running(t, o)
@@ -123,8 +123,8 @@ func TestSlackBurstWithinRateLimit(t *testing.T) {
 // An outage of half an hour loses nothing and doubles nothing.
 func TestSlackOutage(t *testing.T) {
 	slackBubble(t, nil, func(t *testing.T, o *Outbox, fake *notifytest.Slack) {
-		must(t, o.Enqueue(o.store.db, done("r1")))
-		must(t, o.Enqueue(o.store.db, done("r2")))
+		must(t, o.Enqueue(t.Context(), o.store.db, done("r1")))
+		must(t, o.Enqueue(t.Context(), o.store.db, done("r2")))
 		fake.Script("chat.postMessage", notifytest.AcceptThenDrop)
 		fake.OnCall(func(notifytest.Call) notifytest.Fault {
 			fake.Down()
@@ -176,7 +176,7 @@ func TestHTTPThroughOutbox(t *testing.T) {
 			must(t, err)
 			d := dbtest.New(t, "sqlite")
 			o := outboxOn(t, d.DB, []Destination{h}, quick(c.more...)...)
-			must(t, o.Enqueue(d.DB, done("r1")))
+			must(t, o.Enqueue(t.Context(), d.DB, done("r1")))
 			drain(t, o)
 			mu.Lock()
 			defer mu.Unlock()

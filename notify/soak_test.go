@@ -224,7 +224,7 @@ func (s *soak) produce(t *testing.T, run string) {
 					}
 				}
 				p.step()
-				if err := o.Enqueue(tx, Event{RunID: run, Type: "done"}); err != nil {
+				if err := o.Enqueue(t.Context(), tx, Event{RunID: run, Type: "done"}); err != nil {
 					return err
 				}
 				p.step()

@@ -122,7 +122,7 @@ func TestWhatBecomesOfAnAttempt(t *testing.T) {
 					opts = append(opts, WithSendTimeout(200*time.Millisecond), WithLease(2*time.Second))
 				}
 				o := outboxOn(t, d.DB, []Destination{dest}, opts...)
-				must(t, o.Enqueue(d.DB, done("r")))
+				must(t, o.Enqueue(t.Context(), d.DB, done("r")))
 				drain(t, o)
 				calls, seen := a.count()
 				e, err := o.List(t.Context(), Filter{Destination: name})

@@ -241,12 +241,12 @@ type brokenOutbox struct {
 	calls int
 }
 
-func (b *brokenOutbox) Enqueue(tx *gorm.DB, e notify.Event) error {
+func (b *brokenOutbox) Enqueue(ctx context.Context, tx *gorm.DB, e notify.Event) error {
 	b.calls++
 	if b.err != nil {
 		return b.err
 	}
-	return b.Outbox.Enqueue(tx, e)
+	return b.Outbox.Enqueue(ctx, tx, e)
 }
 
 func TestANotificationThatCannotBeStoredChangesNoOutcome(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 
 // Outbox is what is needed of a *notify.Outbox.
 type Outbox interface {
-	Enqueue(tx *gorm.DB, e notify.Event) error
+	Enqueue(ctx context.Context, tx *gorm.DB, e notify.Event) error
 	Kick()
 }
 
