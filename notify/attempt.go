@@ -32,13 +32,13 @@ func (l *lane) attempt(ctx context.Context, c *claimed) {
 		return
 	}
 	e := classify(err)
-	if !e.RateLimited || e.Kind != NotSent {
+	if !e.RateLimited || e.Kind != KindNotSent {
 		l.sending.passed()
 	}
 	switch e.Kind {
-	case NotSent:
+	case KindNotSent:
 		l.notSent(ctx, &c.row, e)
-	case Permanent:
+	case KindPermanent:
 		l.settle(ctx, &c.row, StateFailed, e, nil)
 	default:
 		l.doubt(ctx, &c.row, e)
@@ -108,9 +108,9 @@ func (l *lane) doubt(ctx context.Context, r *row, why error) {
 // whether it was sent.
 func (l *lane) decide(ctx context.Context, r *row, why error, set map[string]any) {
 	switch {
-	case l.policy == Drop:
+	case l.policy == PolicyDrop:
 		l.settle(ctx, r, StateFailed, fmt.Errorf("dropped, may have been sent: %w", why), set)
-	case l.policy == Resend && r.Attempts < l.o.maxAttempts:
+	case l.policy == PolicyResend && r.Attempts < l.o.maxAttempts:
 		set["next_at"] = l.in(backoff(r.Attempts, l.o.backoffBase, l.o.backoffCap))
 		l.settle(ctx, r, StatePending, why, set)
 	default:

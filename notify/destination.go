@@ -62,7 +62,7 @@ type Destination interface {
 	// Send tries to deliver the message once: one POST per call, and no retry
 	// inside, for only the outbox knows whether another may be made. It returns
 	// a nil error only if the destination said that it took the message. Every
-	// other answer is a [SendError]; an error that is not counts as [Uncertain].
+	// other answer is a [SendError]; an error that is not counts as [KindUncertain].
 	// ctx ends before the lease on the row does.
 	Send(ctx context.Context, m Message) (Receipt, error)
 }
@@ -74,7 +74,7 @@ type Reconciler interface {
 	// m.FirstAttemptAt, and the message is not there now; an error if it cannot
 	// tell. The outbox allows for the delay with which a destination shows what
 	// it took: it believes "not there" only some time after the last attempt. A
-	// [SendError] of kind [Permanent] says that asking again is useless, for
+	// [SendError] of kind [KindPermanent] says that asking again is useless, for
 	// example because a scope is missing. RetryAfter is honoured, and a question
 	// that was RateLimited does not count.
 	Find(ctx context.Context, m Message) (Receipt, bool, error)
@@ -82,7 +82,7 @@ type Reconciler interface {
 
 // PolicyAdviser is a [Destination] that knows which [Policy] is right for it;
 // [WithPolicy] overrides it. An [HTTP] destination whose receiver takes nothing
-// twice advises [Resend].
+// twice advises [PolicyResend].
 type PolicyAdviser interface {
 	DefaultPolicy() Policy
 }
@@ -91,23 +91,23 @@ type PolicyAdviser interface {
 type Kind int
 
 const (
-	// Uncertain: the message may have been sent. It must not be sent again
+	// KindUncertain: the message may have been sent. It must not be sent again
 	// before that is known. It is the zero value: what nobody classified is uncertain.
-	Uncertain Kind = iota
-	// NotSent: it was definitely not sent, and may be later.
-	NotSent
-	// Permanent: it was not sent, and never will be.
-	Permanent
+	KindUncertain Kind = iota
+	// KindNotSent: it was definitely not sent, and may be later.
+	KindNotSent
+	// KindPermanent: it was not sent, and never will be.
+	KindPermanent
 )
 
 // String names the kind as log lines do.
 func (k Kind) String() string {
 	switch k {
-	case Uncertain:
+	case KindUncertain:
 		return "uncertain"
-	case NotSent:
+	case KindNotSent:
 		return "not sent"
-	case Permanent:
+	case KindPermanent:
 		return "permanent"
 	}
 	return fmt.Sprintf("Kind(%d)", int(k))
@@ -118,7 +118,7 @@ type SendError struct {
 	Kind Kind
 	// RateLimited says that the destination turned the message away because of
 	// how many came before. The outbox then holds back everything for this
-	// destination, and the attempt does not count. Only with NotSent.
+	// destination, and the attempt does not count. Only with KindNotSent.
 	RateLimited bool
 	// RetryAfter is how long the destination asked to be left alone; 0 if it did
 	// not say.
@@ -145,10 +145,10 @@ func (e *SendError) Error() string {
 // Unwrap returns the cause.
 func (e *SendError) Unwrap() error { return e.Err }
 
-// classify returns what a destination said, unclassified errors as Uncertain.
+// classify returns what a destination said, unclassified errors as KindUncertain.
 func classify(err error) *SendError {
 	if e, ok := errors.AsType[*SendError](err); ok {
 		return e
 	}
-	return &SendError{Kind: Uncertain, Err: err}
+	return &SendError{Kind: KindUncertain, Err: err}
 }

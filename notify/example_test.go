@@ -118,7 +118,7 @@ func ExampleSendError() {
 	flaky := notify.Func("flaky", func(_ context.Context, m notify.Message) (notify.Receipt, error) {
 		if attempts++; attempts == 1 {
 			// Nothing has left this machine: it may be sent again.
-			return notify.Receipt{}, &notify.SendError{Kind: notify.NotSent, Err: errors.New("no route to host")}
+			return notify.Receipt{}, &notify.SendError{Kind: notify.KindNotSent, Err: errors.New("no route to host")}
 		}
 		fmt.Println("attempt", m.Attempt)
 		return notify.Receipt{}, nil

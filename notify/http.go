@@ -77,24 +77,24 @@ func NewHTTP(url string, opts ...DestinationOption) (*HTTP, error) {
 // Name implements [Destination].
 func (h *HTTP) Name() string { return h.cfg.name }
 
-// DefaultPolicy implements [PolicyAdviser]: Resend for a receiver that takes
+// DefaultPolicy implements [PolicyAdviser]: PolicyResend for a receiver that takes
 // nothing twice.
 func (h *HTTP) DefaultPolicy() Policy {
 	if h.cfg.idempotent {
-		return Resend
+		return PolicyResend
 	}
-	return Hold
+	return PolicyHold
 }
 
 // Send implements [Destination] with one POST.
 func (h *HTTP) Send(ctx context.Context, m Message) (Receipt, error) {
 	body, err := httpBody(m)
 	if err != nil {
-		return Receipt{}, &SendError{Kind: Permanent, Err: fmt.Errorf("notify: http: %w", err)}
+		return Receipt{}, &SendError{Kind: KindPermanent, Err: fmt.Errorf("notify: http: %w", err)}
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.url(), bytes.NewReader(body))
 	if err != nil {
-		return Receipt{}, &SendError{Kind: Permanent, Err: fmt.Errorf("notify: http: %w", withoutURL(err))}
+		return Receipt{}, &SendError{Kind: KindPermanent, Err: fmt.Errorf("notify: http: %w", withoutURL(err))}
 	}
 	for key, values := range h.cfg.headers {
 		req.Header[key] = values
@@ -149,21 +149,21 @@ func httpVerdict(r reply) error {
 	case http.StatusTooManyRequests:
 		return r.rateLimited()
 	case http.StatusConflict, http.StatusSeeOther, http.StatusNotModified:
-		return r.failed(Uncertain)
+		return r.failed(KindUncertain)
 	case http.StatusMovedPermanently, http.StatusPermanentRedirect:
-		e := r.failed(Permanent)
+		e := r.failed(KindPermanent)
 		e.Err = fmt.Errorf("%w: redirects are not followed, configure the new URL", e.Err)
 		return e
 	case 400, 405, 406, 410, 411, 413, 414, 415, 417, 422, 431:
-		return r.failed(Permanent)
+		return r.failed(KindPermanent)
 	case 300, 302, 307:
-		return r.failed(NotSent)
+		return r.failed(KindNotSent)
 	}
 	switch {
 	case r.status >= 200 && r.status < 300:
 		return nil
 	case r.status >= 400 && r.status < 500:
-		return r.failed(NotSent)
+		return r.failed(KindNotSent)
 	}
-	return r.failed(Uncertain)
+	return r.failed(KindUncertain)
 }

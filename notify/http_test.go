@@ -182,7 +182,7 @@ func TestNewHTTPValidates(t *testing.T) {
 	}
 	plain, _ := NewHTTP("https://example.com")
 	keeps, _ := NewHTTP("https://example.com", WithIdempotentReceiver())
-	if plain.DefaultPolicy() != Hold || keeps.DefaultPolicy() != Resend {
+	if plain.DefaultPolicy() != PolicyHold || keeps.DefaultPolicy() != PolicyResend {
 		t.Error("policies")
 	}
 }

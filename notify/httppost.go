@@ -76,7 +76,7 @@ func (p poster) do(req *http.Request, limit int64) (reply, error) {
 	ctx, cancel := context.WithTimeout(req.Context(), p.timeout)
 	defer cancel()
 	if err := ctx.Err(); err != nil {
-		return reply{}, &SendError{Kind: NotSent, Err: context.Cause(ctx)}
+		return reply{}, &SendError{Kind: KindNotSent, Err: context.Cause(ctx)}
 	}
 	// net/http sends a request again that died on a kept connection if it has an
 	// Idempotency-Key and its body can be had again. Ours cannot.
@@ -88,10 +88,10 @@ func (p poster) do(req *http.Request, limit int64) (reply, error) {
 	}))
 	resp, err := p.client.Do(req)
 	if err != nil {
-		kind := Uncertain
+		kind := KindUncertain
 		// A RoundTripper that calls no hooks tells us nothing: uncertain.
 		if asked.Load() && !wrote.Load() {
-			kind = NotSent
+			kind = KindNotSent
 		}
 		return reply{}, &SendError{Kind: kind, Err: withoutURL(err)}
 	}
@@ -115,7 +115,7 @@ func withoutURL(err error) error {
 // rateLimited is the answer to a 429.
 func (r reply) rateLimited() *SendError {
 	return &SendError{
-		Kind:        NotSent,
+		Kind:        KindNotSent,
 		RateLimited: true,
 		RetryAfter:  retryAfter(r.header, time.Now()),
 		Err:         fmt.Errorf("HTTP 429: %s", excerpt(r.body)),

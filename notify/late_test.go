@@ -18,7 +18,7 @@ func TestFrozenWorkerDoesNotPost(t *testing.T) {
 		t.Run(frozen.String(), func(t *testing.T) {
 			c := &channel{name: "d"}
 			second := &channel{name: "d"}
-			bubble(t, []Destination{c}, []Option{WithPolicy("d", Resend)}, func(t *testing.T, o *Outbox) {
+			bubble(t, []Destination{c}, []Option{WithPolicy("d", PolicyResend)}, func(t *testing.T, o *Outbox) {
 				var froze atomic.Bool
 				after(t, o.store.db, "query", func(_ int, tx *gorm.DB) error {
 					if strings.Contains(tx.Statement.SQL.String(), "token = ") && froze.CompareAndSwap(false, true) {
@@ -30,7 +30,7 @@ func TestFrozenWorkerDoesNotPost(t *testing.T) {
 				stop := running(t, o)
 				time.Sleep(time.Second)
 				// Another process has the table, too. (Virtual time has one SQLite file.)
-				o2, err := New(o.store.db.Session(&gorm.Session{}), []Destination{second}, WithLogger(quiet), WithPolicy("d", Resend))
+				o2, err := New(o.store.db.Session(&gorm.Session{}), []Destination{second}, WithLogger(quiet), WithPolicy("d", PolicyResend))
 				must(t, err)
 				running(t, o2)
 				time.Sleep(frozen + time.Minute)
@@ -56,7 +56,7 @@ func TestLateResultChangesNothing(t *testing.T) {
 			<-late
 			return Receipt{ID: "late"}, nil
 		})
-		o := outboxOn(t, d.DB, []Destination{c}, quick(WithSendTimeout(20*time.Millisecond), WithLease(50*time.Millisecond))...)
+		o := outboxOn(t, d.DB, []Destination{c}, quick(WithSendTimeout(20*time.Millisecond), WithLeaseTTL(50*time.Millisecond))...)
 		must(t, o.Enqueue(t.Context(), d.DB, done("r")))
 		stop := running(t, o)
 		<-began
@@ -80,7 +80,7 @@ func TestLateResultDoesNotTouchTheNextAttempt(t *testing.T) {
 		time.Sleep(8 * time.Second)
 		return true, nil
 	}}
-	bubble(t, []Destination{c}, []Option{WithPolicy("d", Resend)}, func(t *testing.T, o *Outbox) {
+	bubble(t, []Destination{c}, []Option{WithPolicy("d", PolicyResend)}, func(t *testing.T, o *Outbox) {
 		must(t, o.Enqueue(t.Context(), o.store.db, done("r")))
 		running(t, o)
 		time.Sleep(34 * time.Second)

@@ -173,14 +173,14 @@ func TestLimitOnAskingDoesNotHoldUpSending(t *testing.T) {
 
 type advised struct{ channel }
 
-func (*advised) DefaultPolicy() Policy { return Resend }
+func (*advised) DefaultPolicy() Policy { return PolicyResend }
 
 func TestDestinationAdvisesItsPolicy(t *testing.T) {
 	db := dbtest.New(t, "sqlite").DB
 	for _, c := range []struct {
 		opts []Option
 		want Policy
-	}{{nil, Resend}, {[]Option{WithPolicy("d", Hold)}, Hold}} {
+	}{{nil, PolicyResend}, {[]Option{WithPolicy("d", PolicyHold)}, PolicyHold}} {
 		o, err := New(db, []Destination{&advised{channel{name: "d"}}}, c.opts...)
 		must(t, err)
 		same(t, "policy", o.lanes[0].policy, c.want)

@@ -12,23 +12,23 @@ import (
 type Policy int
 
 const (
-	// Hold keeps it for a person to decide, see [Outbox.Resolve]. The default.
-	Hold Policy = iota
-	// Resend sends it again: people may be told twice. Right for destinations
+	// PolicyHold keeps it for a person to decide, see [Outbox.Resolve]. The default.
+	PolicyHold Policy = iota
+	// PolicyResend sends it again: people may be told twice. Right for destinations
 	// that recognise a repeated message by its ID.
-	Resend
-	// Drop gives it up: people may not be told. The row becomes failed.
-	Drop
+	PolicyResend
+	// PolicyDrop gives it up: people may not be told. The row becomes failed.
+	PolicyDrop
 )
 
 // String names the policy.
 func (p Policy) String() string {
 	switch p {
-	case Hold:
+	case PolicyHold:
 		return "hold"
-	case Resend:
+	case PolicyResend:
 		return "resend"
-	case Drop:
+	case PolicyDrop:
 		return "drop"
 	}
 	return fmt.Sprintf("Policy(%d)", int(p))
@@ -80,7 +80,7 @@ func WithTable(name string) Option { return func(c *config) { c.table = name } }
 // WithLogger sets where transitions are logged; default slog.Default().
 func WithLogger(l *slog.Logger) Option { return func(c *config) { c.logger = l } }
 
-// WithPolicy sets the policy of one destination; default [Hold], or what a
+// WithPolicy sets the policy of one destination; default [PolicyHold], or what a
 // [PolicyAdviser] advises.
 func WithPolicy(destination string, p Policy) Option {
 	return func(c *config) { c.policies[destination] = p }
@@ -98,9 +98,9 @@ func WithPollInterval(d time.Duration) Option { return func(c *config) { c.poll 
 // default 10 s, at least 1 ms. It also bounds how long a shutdown takes.
 func WithSendTimeout(d time.Duration) Option { return func(c *config) { c.sendTimeout = d } }
 
-// WithLease sets how long a worker keeps a row to itself; default 30 s, at least
+// WithLeaseTTL sets how long a worker keeps a row to itself; default 30 s, at least
 // twice the send timeout. What a killed worker had in hand is noticed after that.
-func WithLease(d time.Duration) Option { return func(c *config) { c.lease = d } }
+func WithLeaseTTL(d time.Duration) Option { return func(c *config) { c.lease = d } }
 
 // WithReconcileGrace sets how long after an attempt ended a destination may
 // still not show what it took; default 10 s. Before that, "not there" is not believed.
@@ -135,7 +135,7 @@ func (c *config) check() error {
 	case c.logger == nil:
 		return fmt.Errorf("notify: WithLogger(nil): a logger is required")
 	case c.lease < 2*c.sendTimeout:
-		return fmt.Errorf("notify: WithLease(%v): at least twice the send timeout of %v", c.lease, c.sendTimeout)
+		return fmt.Errorf("notify: WithLeaseTTL(%v): at least twice the send timeout of %v", c.lease, c.sendTimeout)
 	case c.backoffCap < c.backoffBase:
 		return fmt.Errorf("notify: WithBackoff(%v, %v): the limit is shorter than the base", c.backoffBase, c.backoffCap)
 	case c.maxPayload > 8<<20:
@@ -159,8 +159,8 @@ func (c *config) check() error {
 		}
 	}
 	for name, p := range c.policies {
-		if p < Hold || p > Drop {
-			return fmt.Errorf("notify: WithPolicy(%q, %v): allowed are Hold, Resend and Drop", name, p)
+		if p < PolicyHold || p > PolicyDrop {
+			return fmt.Errorf("notify: WithPolicy(%q, %v): allowed are PolicyHold, PolicyResend and PolicyDrop", name, p)
 		}
 	}
 	return nil

@@ -92,7 +92,7 @@ func quick(opts ...Option) []Option {
 	return append([]Option{
 		WithLogger(quiet), WithPollInterval(5 * time.Millisecond), WithBackoff(time.Millisecond, 20*time.Millisecond),
 		// A lease that a busy machine does not outlast; tests in which one ends take a shorter.
-		WithSendTimeout(5 * time.Second), WithLease(20 * time.Second), WithReconcileGrace(20 * time.Millisecond),
+		WithSendTimeout(5 * time.Second), WithLeaseTTL(20 * time.Second), WithReconcileGrace(20 * time.Millisecond),
 	}, opts...)
 }
 

@@ -43,7 +43,7 @@ func childOutbox(db *gorm.DB, slackURL string) (*Outbox, error) {
 	if err != nil {
 		return nil, err
 	}
-	return New(db, []Destination{s}, quick(WithSendTimeout(500*time.Millisecond), WithLease(1500*time.Millisecond), WithReconcileGrace(300*time.Millisecond), WithConcurrency(2))...)
+	return New(db, []Destination{s}, quick(WithSendTimeout(500*time.Millisecond), WithLeaseTTL(1500*time.Millisecond), WithReconcileGrace(300*time.Millisecond), WithConcurrency(2))...)
 }
 
 // A process is killed with SIGKILL while Slack has its request: before Slack took

@@ -52,7 +52,7 @@ func (l *lane) cannotTell(ctx context.Context, r *row, e *SendError) {
 	case e.RateLimited: // says nothing about the row, and does not count
 		d := l.asking.refused(e.RetryAfter)
 		l.settle(ctx, r, StateUncertain, e, map[string]any{"next_at": l.in(d)})
-	case e.Kind == Permanent || checks >= l.o.maxChecks:
+	case e.Kind == KindPermanent || checks >= l.o.maxChecks:
 		l.decide(ctx, r, fmt.Errorf("asked %d times: %w", checks, e), map[string]any{"checks": checks})
 	default:
 		l.settle(ctx, r, StateUncertain, e, map[string]any{"checks": checks, "next_at": l.in(l.wait(checks, e))})

@@ -17,8 +17,8 @@ import (
 const metadataType = "onceq_notification"
 
 var (
-	channelID = regexp.MustCompile(`^[CGD][A-Z0-9]{2,63}$`)
-	slackTS   = regexp.MustCompile(`^[0-9]{1,12}\.[0-9]{6}$`)
+	channelIDs = regexp.MustCompile(`^[CGD][A-Z0-9]{2,63}$`)
+	slackTS    = regexp.MustCompile(`^[0-9]{1,12}\.[0-9]{6}$`)
 )
 
 // Slack posts to one channel through Slack's Web API and can find what it posted
@@ -43,16 +43,16 @@ type Slack struct {
 //
 // Options: [WithName] (defaults to "slack-" and the channel), [WithTimeout],
 // [WithHTTPClient], [WithAPIURL], [WithHistoryPages].
-func NewSlack(token, channel string, opts ...DestinationOption) (*Slack, error) {
+func NewSlack(token, channelID string, opts ...DestinationOption) (*Slack, error) {
 	if token == "" || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return nil, errors.New("notify: NewSlack: token is empty or has characters that no token has")
 	}
-	if !channelID.MatchString(channel) {
+	if !channelIDs.MatchString(channelID) {
 		return nil, fmt.Errorf("notify: NewSlack: channel %q is no channel ID such as C0123456789: "+
 			"an ID begins with C, G or D; a name would work for posting until somebody renames the channel, "+
-			"and never for finding out whether a message arrived", channel)
+			"and never for finding out whether a message arrived", channelID)
 	}
-	cfg, err := newDestinationConfig("NewSlack", "slack-"+channel, opts, "WithAPIURL", "WithHistoryPages")
+	cfg, err := newDestinationConfig("NewSlack", "slack-"+channelID, opts, "WithAPIURL", "WithHistoryPages")
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +64,7 @@ func NewSlack(token, channel string, opts ...DestinationOption) (*Slack, error) 
 	}
 	return &Slack{
 		cfg:     cfg,
-		channel: channel,
+		channel: channelID,
 		post:    newPoster(cfg.client, cfg.timeout),
 		token:   func() string { return token },
 	}, nil
@@ -82,7 +82,7 @@ func (s *Slack) Send(ctx context.Context, m Message) (Receipt, error) {
 		err = fmt.Errorf("thread %q is no Slack ts", cut(m.Thread, 80))
 	}
 	if err != nil {
-		return Receipt{}, &SendError{Kind: Permanent, Err: fmt.Errorf("notify: slack: %w", err)}
+		return Receipt{}, &SendError{Kind: KindPermanent, Err: fmt.Errorf("notify: slack: %w", err)}
 	}
 	opts := []slack.MsgOption{
 		slack.MsgOptionMetadata(slack.SlackMetadata{EventType: metadataType, EventPayload: map[string]any{"key": m.ID}}),
@@ -105,7 +105,7 @@ func (s *Slack) Send(ctx context.Context, m Message) (Receipt, error) {
 	// difference between 429s.
 	_, _, err = api.PostMessageContext(ctx, s.channel, opts...)
 	if !shot.fired {
-		return Receipt{}, &SendError{Kind: Permanent, Err: fmt.Errorf("notify: slack: build message: %w", err)}
+		return Receipt{}, &SendError{Kind: KindPermanent, Err: fmt.Errorf("notify: slack: build message: %w", err)}
 	}
 	if shot.err != nil {
 		return Receipt{}, prefixed("notify: slack", shot.err)

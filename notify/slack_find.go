@@ -64,8 +64,8 @@ func cannotTell(err error) error {
 		return nil
 	}
 	e := *classify(err)
-	if e.Kind == NotSent {
-		e.Kind = Uncertain // the request was not; of the message it says nothing
+	if e.Kind == KindNotSent {
+		e.Kind = KindUncertain // the request was not; of the message it says nothing
 	}
 	e.Err = fmt.Errorf("notify: slack: cannot tell whether the message arrived: %w", e.Err)
 	return &e
@@ -152,7 +152,7 @@ func (s *Slack) call(ctx context.Context, method string, args map[string]string)
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.cfg.apiURL+method, strings.NewReader(form.Encode()))
 	if err != nil {
-		return slackReply{}, &SendError{Kind: Permanent, Err: withoutURL(err)}
+		return slackReply{}, &SendError{Kind: KindPermanent, Err: withoutURL(err)}
 	}
 	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	req.Header.Set("Authorization", "Bearer "+s.token())

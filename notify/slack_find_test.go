@@ -113,9 +113,9 @@ func TestSlackCannotTell(t *testing.T) {
 		kind  Kind
 		text  string
 	}{
-		{name: "scope", opts: []notifytest.Option{notifytest.WithScopes("chat:write")}, kind: Permanent, text: "needed: channels:history"},
+		{name: "scope", opts: []notifytest.Option{notifytest.WithScopes("chat:write")}, kind: KindPermanent, text: "needed: channels:history"},
 		{name: "too much", opts: []notifytest.Option{notifytest.WithMaxPage(1)}, text: "2 pages of history since the first attempt are not all of it"},
-		{name: "token", fault: &notifytest.Fault{Body: `{"ok":false,"error":"token_expired"}`}, kind: Permanent, text: "token_expired"},
+		{name: "token", fault: &notifytest.Fault{Body: `{"ok":false,"error":"token_expired"}`}, kind: KindPermanent, text: "token_expired"},
 		{name: "outage", fault: &notifytest.Fault{Status: 503}, text: "HTTP 503"},
 		{name: "dropped", fault: &notifytest.Drop, text: "EOF"},
 		{name: "cut", fault: &notifytest.Fault{Cut: 30}, text: "undecodable"},

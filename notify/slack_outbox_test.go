@@ -151,7 +151,7 @@ func TestHTTPThroughOutbox(t *testing.T) {
 		state State
 	}{
 		{"keeps keys", []DestinationOption{WithIdempotentReceiver()}, nil, 2, StateSent},
-		{"keeps keys, overridden", []DestinationOption{WithIdempotentReceiver()}, []Option{WithPolicy("hook", Hold)}, 1, StateHeld},
+		{"keeps keys, overridden", []DestinationOption{WithIdempotentReceiver()}, []Option{WithPolicy("hook", PolicyHold)}, 1, StateHeld},
 		{"does not", nil, nil, 1, StateHeld},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -14,10 +14,10 @@ import (
 // says of both that some of the operation may have succeeded.
 var slackCodes = func() map[string]Kind {
 	codes := map[string]Kind{
-		"ratelimited":       NotSent,
-		"rate_limited":      NotSent,
-		"request_timeout":   NotSent, // the POST arrived truncated
-		"team_added_to_org": NotSent, // the workspace is being moved
+		"ratelimited":       KindNotSent,
+		"rate_limited":      KindNotSent,
+		"request_timeout":   KindNotSent, // the POST arrived truncated
+		"team_added_to_org": KindNotSent, // the workspace is being moved
 	}
 	for _, c := range strings.Fields(`
 		access_denied account_inactive as_user_not_supported cannot_reply_to_message
@@ -29,7 +29,7 @@ var slackCodes = func() map[string]Kind {
 		no_permission no_text not_allowed_token_type not_authed not_in_channel org_login_required
 		team_access_not_granted thread_not_found too_many_attachments two_factor_setup_required
 		unknown_method`) {
-		codes[c] = Permanent
+		codes[c] = KindPermanent
 	}
 	return codes
 }()
@@ -41,10 +41,10 @@ func slackKind(code string) Kind {
 	}
 	for _, family := range []string{"token_", "invalid_blocks", "invalid_attachments", "restricted_action"} {
 		if strings.HasPrefix(code, family) {
-			return Permanent
+			return KindPermanent
 		}
 	}
-	return Uncertain
+	return KindUncertain
 }
 
 // slackHints tell an operator what to do, where the code alone does not.
@@ -64,7 +64,7 @@ func slackVerdict(r reply) (Receipt, error) {
 	}
 	// Without a ts it is not on record that anything was posted.
 	if !slackTS.MatchString(body.TS) {
-		return Receipt{}, &SendError{Kind: Uncertain, Err: errors.New("ok without a ts")}
+		return Receipt{}, &SendError{Kind: KindUncertain, Err: errors.New("ok without a ts")}
 	}
 	return Receipt{ID: body.TS, Channel: body.Channel}, nil
 }
@@ -82,17 +82,17 @@ func parseSlack(r reply) (slackReply, error) {
 	case undecodable == nil && body.Error != "" && !body.OK && r.status < 500:
 		return body, r.slackError(body)
 	case r.status >= 500:
-		return body, r.failed(Uncertain)
+		return body, r.failed(KindUncertain)
 	case r.status == http.StatusRequestEntityTooLarge:
-		return body, r.failed(Permanent)
+		return body, r.failed(KindPermanent)
 	case r.status >= 300: // turned away before Slack read it, by Slack or a proxy
-		return body, r.failed(NotSent)
+		return body, r.failed(KindNotSent)
 	case r.status != http.StatusOK:
-		return body, r.failed(Uncertain)
+		return body, r.failed(KindUncertain)
 	case undecodable != nil:
-		return body, &SendError{Kind: Uncertain, Err: fmt.Errorf("undecodable reply: %w", undecodable)}
+		return body, &SendError{Kind: KindUncertain, Err: fmt.Errorf("undecodable reply: %w", undecodable)}
 	case !body.OK:
-		return body, &SendError{Kind: Uncertain, Err: errors.New("reply is neither ok nor an error")}
+		return body, &SendError{Kind: KindUncertain, Err: errors.New("reply is neither ok nor an error")}
 	}
 	return body, nil
 }

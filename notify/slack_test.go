@@ -359,7 +359,7 @@ func TestSlackCodesAreWellFormed(t *testing.T) {
 			t.Errorf("code %q", code)
 		}
 	}
-	if slices.ContainsFunc([]string{"fatal_error", "internal_error"}, func(c string) bool { return slackKind(c) != Uncertain }) {
+	if slices.ContainsFunc([]string{"fatal_error", "internal_error"}, func(c string) bool { return slackKind(c) != KindUncertain }) {
 		t.Error("Slack says that these may have succeeded")
 	}
 }

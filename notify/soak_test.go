@@ -173,8 +173,8 @@ func (s *soak) outbox(t *testing.T, p *process, db *gorm.DB) *Outbox {
 	t.Helper()
 	o, err := New(db, []Destination{
 		twoWay{oneWay{s.walls["asked"], p}}, oneWay{s.walls["hold"], p}, oneWay{s.walls["resend"], p}, oneWay{s.walls["drop"], p},
-	}, quick(WithPolicy("resend", Resend), WithPolicy("drop", Drop), WithMaxAttempts(1000), WithMaxChecks(1000),
-		WithSendTimeout(150*time.Millisecond), WithLease(500*time.Millisecond), WithReconcileGrace(150*time.Millisecond),
+	}, quick(WithPolicy("resend", PolicyResend), WithPolicy("drop", PolicyDrop), WithMaxAttempts(1000), WithMaxChecks(1000),
+		WithSendTimeout(150*time.Millisecond), WithLeaseTTL(500*time.Millisecond), WithReconcileGrace(150*time.Millisecond),
 		WithBackoff(2*time.Millisecond, 50*time.Millisecond), WithConcurrency(2))...)
 	must(t, err)
 	return o

@@ -13,15 +13,15 @@ import (
 )
 
 func notSent(retryAfter time.Duration) error {
-	return &SendError{Kind: NotSent, RetryAfter: retryAfter, Err: errors.New("connection refused")}
+	return &SendError{Kind: KindNotSent, RetryAfter: retryAfter, Err: errors.New("connection refused")}
 }
 
 func limited(retryAfter time.Duration) error {
-	return &SendError{Kind: NotSent, RateLimited: true, RetryAfter: retryAfter, Err: errors.New("429")}
+	return &SendError{Kind: KindNotSent, RateLimited: true, RetryAfter: retryAfter, Err: errors.New("429")}
 }
 
 var (
-	errPermanent = &SendError{Kind: Permanent, Err: errors.New("channel_not_found")}
+	errPermanent = &SendError{Kind: KindPermanent, Err: errors.New("channel_not_found")}
 	errVague     = errors.New("EOF") // nobody classified it
 )
 
@@ -69,9 +69,9 @@ func TestWhatBecomesOfAnAttempt(t *testing.T) {
 		{name: "rate limited without saying how long (N4)", answer: once(false, limited(0)), want: result{StateSent, 2, 1, ""}},
 		{name: "vague, hold (N5)", answer: always(errVague), want: result{StateHeld, 1, 0, "EOF"}},
 		{name: "shown and vague, hold", answer: once(true, errVague), want: result{StateHeld, 1, 1, "EOF"}},
-		{name: "shown and vague, resend", policy: Resend, answer: once(true, errVague), want: result{StateSent, 2, 2, ""}},
-		{name: "always vague, resend", policy: Resend, answer: always(errVague), want: result{StateHeld, 3, 0, "EOF"}},
-		{name: "vague, drop", policy: Drop, answer: once(false, errVague), want: result{StateFailed, 1, 0, "dropped, may have been sent: uncertain: EOF"}},
+		{name: "shown and vague, resend", policy: PolicyResend, answer: once(true, errVague), want: result{StateSent, 2, 2, ""}},
+		{name: "always vague, resend", policy: PolicyResend, answer: always(errVague), want: result{StateHeld, 3, 0, "EOF"}},
+		{name: "vague, drop", policy: PolicyDrop, answer: once(false, errVague), want: result{StateFailed, 1, 0, "dropped, may have been sent: uncertain: EOF"}},
 		{name: "panics", answer: func(context.Context, int, Message) (bool, error) { panic("nil map") }, want: result{StateHeld, 1, 0, "panic: nil map"}},
 		{name: "goexits", answer: func(context.Context, int, Message) (bool, error) { runtime.Goexit(); return false, nil },
 			want: result{StateHeld, 1, 0, "did not come back"}},
@@ -95,7 +95,7 @@ func TestWhatBecomesOfAnAttempt(t *testing.T) {
 		}, want: result{StateSent, 1, 1, ""}},
 		{name: "can never be asked", asked: true, answer: once(true, errVague),
 			find: func(int, bool) (bool, error) { return false, errPermanent }, want: result{StateHeld, 1, 1, "channel_not_found"}},
-		{name: "asked in vain, drop", asked: true, policy: Drop, answer: once(true, errVague),
+		{name: "asked in vain, drop", asked: true, policy: PolicyDrop, answer: once(true, errVague),
 			find: func(int, bool) (bool, error) { return false, errVague }, want: result{StateFailed, 1, 1, "asked 4 times"}},
 		{name: "panics when asked", asked: true, answer: once(true, errVague),
 			find: func(int, bool) (bool, error) { panic("nil map") }, want: result{StateHeld, 1, 1, "panic: nil map"}},
@@ -119,7 +119,7 @@ func TestWhatBecomesOfAnAttempt(t *testing.T) {
 				}
 				opts := quick(WithPolicy(name, c.policy), WithMaxAttempts(3), WithMaxChecks(4))
 				if strings.HasPrefix(c.name, "goexits") || strings.HasPrefix(c.name, "ends with") {
-					opts = append(opts, WithSendTimeout(200*time.Millisecond), WithLease(2*time.Second))
+					opts = append(opts, WithSendTimeout(200*time.Millisecond), WithLeaseTTL(2*time.Second))
 				}
 				o := outboxOn(t, d.DB, []Destination{dest}, opts...)
 				must(t, o.Enqueue(t.Context(), d.DB, done("r")))

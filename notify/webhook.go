@@ -50,11 +50,11 @@ func (w *SlackWebhook) Name() string { return w.cfg.name }
 func (w *SlackWebhook) Send(ctx context.Context, m Message) (Receipt, error) {
 	body, err := webhookBody(m)
 	if err != nil {
-		return Receipt{}, &SendError{Kind: Permanent, Err: fmt.Errorf("notify: slack webhook: %w", err)}
+		return Receipt{}, &SendError{Kind: KindPermanent, Err: fmt.Errorf("notify: slack webhook: %w", err)}
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.url(), bytes.NewReader(body))
 	if err != nil {
-		return Receipt{}, &SendError{Kind: Permanent, Err: fmt.Errorf("notify: slack webhook: %w", withoutURL(err))}
+		return Receipt{}, &SendError{Kind: KindPermanent, Err: fmt.Errorf("notify: slack webhook: %w", withoutURL(err))}
 	}
 	req.Header.Set("Content-Type", "application/json; charset=utf-8")
 	r, err := w.post.do(req, maxReply)
@@ -95,11 +95,11 @@ func webhookVerdict(r reply) error {
 	case r.status == http.StatusTooManyRequests:
 		return r.rateLimited()
 	case r.status < 300 || r.status >= 500:
-		return r.failed(Uncertain)
+		return r.failed(KindUncertain)
 	case r.status == http.StatusRequestEntityTooLarge || webhookFinal(body):
-		return r.failed(Permanent)
+		return r.failed(KindPermanent)
 	}
-	return r.failed(NotSent)
+	return r.failed(KindNotSent)
 }
 
 // webhookFinal says whether a body of a 4xx is one of Slack's final refusals.

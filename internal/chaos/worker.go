@@ -74,7 +74,7 @@ func newStack(ctx context.Context, c workerSpec, log *slog.Logger) (s stack, err
 	if err != nil {
 		return s, err
 	}
-	s.outbox, err = notify.New(s.db, []notify.Destination{slack}, notify.WithLogger(log), notify.WithLease(6*time.Second),
+	s.outbox, err = notify.New(s.db, []notify.Destination{slack}, notify.WithLogger(log), notify.WithLeaseTTL(6*time.Second),
 		notify.WithSendTimeout(3*time.Second), notify.WithReconcileGrace(2*time.Second), notify.WithBackoff(200*time.Millisecond, 3*time.Second))
 	if err != nil {
 		return s, err
@@ -96,7 +96,7 @@ func newStack(ctx context.Context, c workerSpec, log *slog.Logger) (s stack, err
 	if err != nil {
 		return s, err
 	}
-	s.dispatcher, err = orchestrator.NewDispatcher(s.runs, s.guard, producer,
+	s.dispatcher, err = orchestrator.NewDispatcher(s.runs, producer,
 		orchestrator.WithQueue(queue), orchestrator.WithTimeout(10*time.Minute))
 	return s, err
 }

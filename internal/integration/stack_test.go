@@ -107,7 +107,7 @@ func newStack(s settings, at announce, log *slog.Logger, hooks ...redis.Hook) (_
 		return nil, err
 	}
 	k.outbox, err = notify.New(k.db, []notify.Destination{slack}, notify.WithLogger(log),
-		notify.WithSendTimeout(time.Second), notify.WithLease(2*time.Second), notify.WithReconcileGrace(time.Second),
+		notify.WithSendTimeout(time.Second), notify.WithLeaseTTL(2*time.Second), notify.WithReconcileGrace(time.Second),
 		notify.WithPollInterval(200*time.Millisecond), notify.WithBackoff(100*time.Millisecond, time.Second))
 	if err != nil {
 		return nil, err
@@ -123,7 +123,7 @@ func newStack(s settings, at announce, log *slog.Logger, hooks ...redis.Hook) (_
 	if k.producer, err = idempotent.NewProducer(k.guard, asynq.NewClientFromRedisClient(k.rdb), idempotent.WithWindow(time.Second)); err != nil {
 		return nil, err
 	}
-	k.dispatcher, err = orchestrator.NewDispatcher(k.runs, k.guard, k.producer, orchestrator.WithTimeout(s.Timeout), orchestrator.WithMaxRetry(3))
+	k.dispatcher, err = orchestrator.NewDispatcher(k.runs, k.producer, orchestrator.WithTimeout(s.Timeout), orchestrator.WithMaxRetry(3))
 	return k, err
 }
 
