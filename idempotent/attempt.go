@@ -117,6 +117,8 @@ type delivery struct {
 // IsFailure says. A handler that was called without asynq has no budget to spend.
 func (d *delivery) spent() bool { return d.id != "" && d.retried >= d.maxRetry }
 
+var errForeign = errors.New("onceq: the task is of another prefix")
+
 func (g *Guard) delivered(ctx context.Context, t *asynq.Task) (delivery, error) {
 	d := delivery{generation: 1, task: t}
 	d.id, _ = asynq.GetTaskID(ctx)
@@ -127,7 +129,10 @@ func (g *Guard) delivered(ctx context.Context, t *asynq.Task) (delivery, error) 
 		d.timeout = time.Until(end).Round(time.Second)
 	}
 	h := t.Headers()
-	d.key = h[headerKey]
+	if p := h[headerPrefix]; p != "" && p != g.prefix {
+		return d, fmt.Errorf("%w: %q, this guard's is %q: give tenants queues of their own", errForeign, p, g.prefix)
+	}
+	d.key = h[KeyHeader]
 	if d.key == "" {
 		d.key = d.id
 	}
@@ -137,7 +142,7 @@ func (g *Guard) delivered(ctx context.Context, t *asynq.Task) (delivery, error) 
 		}
 	}
 	if err := runkey.Validate(d.key); err != nil {
-		return d, setting.Invalidf("task %s of type %q: %w", d.id, t.Type(), err)
+		return d, setting.Invalidf("task %q of type %q: %w", d.id, t.Type(), err)
 	}
 	if s := h[headerGeneration]; s != "" {
 		n, err := strconv.Atoi(s)

@@ -22,7 +22,8 @@ func Permanent(err error) error {
 }
 
 // RateLimited marks err so that the run is tried again after the given wait
-// without using up a retry. Nil stays nil; a wait of zero lets the policy decide.
+// without using up a retry. Nil stays nil; a wait of zero lets the policy decide, one
+// over an hour counts as an hour. asynq adds up to two seconds, and jitter a tenth.
 func RateLimited(err error, after time.Duration) error {
 	if err == nil {
 		return nil

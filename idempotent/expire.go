@@ -33,7 +33,7 @@ func (g *Guard) expire(ctx context.Context, t *asynq.Task, err error) {
 	}
 	why := "its task ended in the queue, before it began: " + err.Error()
 	known := 0
-	if t.Headers()[headerKey] != "" || d.key != d.id {
+	if t.Headers()[KeyHeader] != "" || d.key != d.id {
 		known = 1
 	}
 	base, caller := g.base(d.key), randomID(16)

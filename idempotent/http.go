@@ -25,6 +25,8 @@ func HTTPStatus(err error) (status int, retryAfter time.Duration) {
 			return http.StatusConflict, 0
 		}
 		return http.StatusConflict, max(time.Second, dup.RetryAfter)
+	case errors.Is(err, ErrDuplicate):
+		return http.StatusConflict, 0
 	case errors.Is(err, ErrPayloadMismatch):
 		return http.StatusUnprocessableEntity, 0
 	case errors.Is(err, ErrInvalid):

@@ -41,14 +41,12 @@ type Guard struct {
 //
 // The error wraps ErrInvalid and names the option, its value and what is allowed.
 func New(rdb redis.UniversalClient, opts ...Option) (*Guard, error) {
-	if rdb == nil {
+	if setting.IsNil(rdb) {
 		return nil, setting.Invalidf("New: the Redis client is nil")
 	}
 	g := &Guard{config: defaults(), rdb: rdb, run: script.NewRunner(rdb)}
-	for _, o := range opts {
-		if o != nil {
-			o(&g.config)
-		}
+	if err := setting.Apply(&g.config, opts); err != nil {
+		return nil, err
 	}
 	if err := g.validate(); err != nil {
 		return nil, err

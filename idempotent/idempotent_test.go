@@ -3,10 +3,14 @@ package idempotent_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/nexuscore/onceq/idempotent"
 	"github.com/nexuscore/onceq/internal/redistest"
@@ -39,6 +43,16 @@ func FuzzKey(f *testing.F) {
 	})
 }
 
+// Numbers from elsewhere, as from a newer version, print and map to something.
+func TestUnknownNumbersHaveNames(t *testing.T) {
+	if got := fmt.Sprint(idempotent.State(99), idempotent.State(-1), idempotent.Class(99), idempotent.Class(-1)); got != "state 99 state -1 class 99 class -1" {
+		t.Errorf("%s", got)
+	}
+	if status, _ := idempotent.HTTPStatus(fmt.Errorf("run: %w", idempotent.ErrDuplicate)); status != 409 {
+		t.Errorf("a bare ErrDuplicate is %d, want 409", status)
+	}
+}
+
 func TestImpossibleSettingsDoNotStart(t *testing.T) {
 	_, rdb := redistest.Mini(t)
 	for want, o := range map[string]idempotent.Option{
@@ -65,12 +79,22 @@ func TestImpossibleSettingsDoNotStart(t *testing.T) {
 	if _, err := idempotent.New(nil); !errors.Is(err, idempotent.ErrInvalid) {
 		t.Errorf("New(nil): %v, want ErrInvalid", err)
 	}
-	g, err := idempotent.New(rdb, nil)
+	var none *redis.Client
+	if _, err := idempotent.New(none); !errors.Is(err, idempotent.ErrInvalid) {
+		t.Errorf("New of a nil client: %v, want ErrInvalid", err)
+	}
+	if _, err := idempotent.New(rdb, nil); !errors.Is(err, idempotent.ErrInvalid) {
+		t.Errorf("New with a nil option: %v, want ErrInvalid", err)
+	}
+	g, err := idempotent.New(rdb)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := idempotent.NewProducer(g, nil); !errors.Is(err, idempotent.ErrInvalid) {
-		t.Errorf("NewProducer(g, nil): %v, want ErrInvalid", err)
+	var nobody *asynq.Client
+	for _, c := range []idempotent.Enqueuer{nil, nobody} {
+		if _, err := idempotent.NewProducer(g, c); !errors.Is(err, idempotent.ErrInvalid) {
+			t.Errorf("NewProducer(g, %#v): %v, want ErrInvalid", c, err)
+		}
 	}
 	if _, err := idempotent.NewProducer(g, enqueuerFunc(nil), idempotent.WithWindow(0)); !errors.Is(err, idempotent.ErrInvalid) {
 		t.Errorf("WithWindow(0): %v, want ErrInvalid", err)

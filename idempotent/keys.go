@@ -26,9 +26,13 @@ func Key[ID ~string | ~int | ~int32 | ~int64 | ~uint | ~uint32 | ~uint64](kind s
 
 var joinable = strings.NewReplacer("%", "%25", "=", "%3D")
 
+// KeyHeader is the task header that names the run. A Producer sets it; whoever
+// enqueues by other means may.
+const KeyHeader = "onceq-key"
+
 // Task headers that carry a run through asynq.
 const (
-	headerKey         = "onceq-key"
+	headerPrefix      = "onceq-prefix"
 	headerGeneration  = "onceq-generation"
 	headerFingerprint = "onceq-fingerprint"
 )
@@ -53,24 +57,33 @@ func presentKey(prefix string) string { return prefix + ":{leases}:present" }
 // hash tag makes a cluster client subscribe on the node that has the index.
 func aliveChannel(prefix, process string) string { return prefix + ":{leases}:alive:" + process }
 
-// taskID is the asynq task ID of a run's delivery in a generation. '~' does not
-// occur in an escaped key, so no key can forge another's task ID.
-func taskID(key string, generation int) string {
-	if generation <= 1 {
+// taskName is what the asynq task IDs of a run begin with. '~' does not occur in an
+// escaped key or a prefix, so no key can forge another's task ID, nor one guard
+// another's. The default prefix is left out: then the ID is the key.
+func taskName(prefix, key string) string {
+	if prefix == defaultPrefix {
 		return runkey.Escape(key)
 	}
-	return runkey.Escape(key) + "~g" + strconv.Itoa(generation)
+	return prefix + "~~" + runkey.Escape(key)
+}
+
+// taskID is the asynq task ID of a run's delivery in a generation.
+func (g *Guard) taskID(key string, generation int) string {
+	if generation <= 1 {
+		return taskName(g.prefix, key)
+	}
+	return taskName(g.prefix, key) + "~g" + strconv.Itoa(generation)
 }
 
 // redeliveryID is the asynq task ID of a delivery that replaces the one of the
 // attempt with this token: whoever finds that attempt dead uses the same ID.
-func redeliveryID(key string, token int64) string {
-	return runkey.Escape(key) + "~r" + strconv.FormatInt(token, 10)
+func (g *Guard) redeliveryID(key string, token int64) string {
+	return taskName(g.prefix, key) + "~r" + strconv.FormatInt(token, 10)
 }
 
 // redeliveryTry is redeliveryID for the nth delivery, when those before it are dead too.
-func redeliveryTry(key string, token int64, n int) string {
-	id := redeliveryID(key, token)
+func (g *Guard) redeliveryTry(key string, token int64, n int) string {
+	id := g.redeliveryID(key, token)
 	if n > 1 {
 		id += "." + strconv.Itoa(n)
 	}

@@ -27,6 +27,9 @@ func (g *Guard) Middleware(next asynq.Handler) asynq.Handler {
 
 func (g *Guard) serve(ctx context.Context, t *asynq.Task, next asynq.Handler) error {
 	d, err := g.delivered(ctx, t)
+	if errors.Is(err, errForeign) {
+		return g.putBack(ctx, d, err)
+	}
 	if err != nil {
 		g.logger.Error("onceq: delivery refused", "task", d.id, "type", t.Type(), "err", err)
 		return permanent(err)
@@ -190,6 +193,13 @@ func (g *Guard) notBegun(ctx context.Context, d delivery, err error) error {
 		class, delay = ClassOrphaned, g.policy.delay(ClassTransient, 0, whileAway)
 	}
 	return g.again(ctx, d, token, err, class, delay)
+}
+
+// putBack leaves a task of another prefix to the workers of that prefix. It is no
+// attempt of this guard's: nothing is written, and no retry is used while there is one.
+func (g *Guard) putBack(ctx context.Context, d delivery, err error) error {
+	g.logger.Warn("onceq: task put back", "task", d.id, "type", d.task.Type(), "err", err)
+	return &retryError{err: err, class: ClassOrphaned, delay: g.policy.delay(ClassTransient, 0, whileAway)}
 }
 
 // whileAway is the step of the backoff that is kept while Redis does not answer: up to

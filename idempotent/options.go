@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strconv"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -33,9 +34,11 @@ type config struct {
 	processLabel string
 }
 
+const defaultPrefix = "onceq"
+
 func defaults() config {
 	return config{
-		prefix:     "onceq",
+		prefix:     defaultPrefix,
 		ttl:        30 * time.Second,
 		grace:      10 * time.Second,
 		retention:  7 * 24 * time.Hour,
@@ -48,9 +51,10 @@ func defaults() config {
 	}
 }
 
-// WithPrefix sets the key prefix, which keeps tenants apart: guards with
-// different prefixes never meet. Letters, digits, '-', '_', '.' and '/', at most
-// 64 bytes. Defaults to "onceq".
+// WithPrefix sets the key prefix, which keeps tenants apart: guards with different
+// prefixes never meet, in Redis keys or task IDs. Give tenants queues of their own: a
+// worker that takes a task of another prefix can only put it back. Letters, digits,
+// '-', '_', '.' and '/', at most 64 bytes. Defaults to "onceq".
 func WithPrefix(prefix string) Option { return func(c *config) { c.prefix = prefix } }
 
 // WithTTL sets how long a lease lives without an extension; the heartbeat extends
@@ -99,7 +103,7 @@ func WithClassifier(f Classifier) Option {
 func WithRetryBudget(n int) Option { return func(c *config) { c.policy.maxRetry = n } }
 
 // WithBackoff sets the retry delay for transient errors: full jitter over
-// base × 2^n, at most limit. Base at least 1 ms, limit at least base and at most 1 h.
+// base × 2^n, at least base/2 and at most limit. Base at least 1 ms, limit at least base and at most 1 h.
 // Defaults to 1 s and 120 s.
 func WithBackoff(base, limit time.Duration) Option {
 	return func(c *config) { c.policy.base, c.policy.limit = base, limit }
@@ -174,9 +178,14 @@ const (
 	ClassOrphaned
 )
 
+var classNames = [...]string{"none", "transient", "permanent", "rate limited", "contended", "orphaned"}
+
 // String returns the class in lower case.
 func (c Class) String() string {
-	return [...]string{"none", "transient", "permanent", "rate limited", "contended", "orphaned"}[c]
+	if c < 0 || int(c) >= len(classNames) {
+		return "class " + strconv.Itoa(int(c))
+	}
+	return classNames[c]
 }
 
 // Classifier says what an error means, and how long to wait where it knows (zero:

@@ -3,7 +3,6 @@ package idempotent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -94,8 +93,14 @@ func permanent(err error) error {
 	if errors.Is(err, asynq.SkipRetry) || errors.Is(err, asynq.RevokeTask) {
 		return err
 	}
-	return fmt.Errorf("%w: %w", err, asynq.SkipRetry)
+	return &permanentError{err}
 }
+
+// permanentError reads like what it wraps: asynq's sentinel is for asynq.
+type permanentError struct{ err error }
+
+func (e *permanentError) Error() string   { return e.err.Error() }
+func (e *permanentError) Unwrap() []error { return []error{e.err, asynq.SkipRetry} }
 
 // ServerConfig returns cfg with the guard's retry policy. ClassContended, orphaned and
 // rate-limited deliveries wait as long as their error says and use up no retry;

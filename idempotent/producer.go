@@ -40,20 +40,21 @@ func WithWindow(d time.Duration) ProducerOption { return func(p *Producer) { p.w
 // NewProducer returns a producer that enqueues through client, usually an
 // *asynq.Client, and keeps its records where g does. The error wraps ErrInvalid.
 func NewProducer(g *Guard, client Enqueuer, opts ...ProducerOption) (*Producer, error) {
-	if g == nil || client == nil {
+	if g == nil || setting.IsNil(client) {
 		return nil, setting.Invalidf("NewProducer: the guard or the client is nil")
 	}
 	p := &Producer{g: g, client: client, window: 10 * time.Second}
-	for _, o := range opts {
-		if o != nil {
-			o(p)
-		}
+	if err := setting.Apply(p, opts); err != nil {
+		return nil, err
 	}
 	if p.window < time.Second || p.window > time.Hour {
 		return nil, setting.Invalidf("WithWindow: %v is not between 1s and 1h", p.window)
 	}
 	return p, nil
 }
+
+// Guard is the guard whose runs p enqueues.
+func (p *Producer) Guard() *Guard { return p.g }
 
 // Enqueue enqueues the run that key names, unless it is there already. It costs one
 // round trip besides asynq's own.
@@ -74,7 +75,7 @@ func (p *Producer) Enqueue(ctx context.Context, key string, t *asynq.Task, opts 
 	owner, base, fp := randomID(16), p.g.base(key), Fingerprint(t.Type(), t.Payload())
 	r, err := p.ask(ctx, func(ctx context.Context) (any, error) {
 		return p.g.run.Run(ctx, reserveScript, []string{enqueueKey(base), recordKey(base), runkey.Lock(base)},
-			owner, ms(p.window), fp, ms(p.g.retention))
+			owner, ms(p.window), fp, ms(p.g.retention+o.delay))
 	})
 	if err != nil {
 		p.release(ctx, base, owner, "")
@@ -84,7 +85,7 @@ func (p *Producer) Enqueue(ctx context.Context, key string, t *asynq.Task, opts 
 		return nil, p.refused(key, r)
 	}
 	gen := int(r.num(1))
-	return p.put(ctx, carry(t, key, gen, fp), ticket{key: key, owner: owner, id: taskID(key, gen), fp: fp}, o)
+	return p.put(ctx, p.g.carry(t, key, gen, fp), ticket{key: key, owner: owner, id: p.g.taskID(key, gen), fp: fp}, o)
 }
 
 // ticket is a reservation that is to become a task.
@@ -183,22 +184,25 @@ type RerunOptions struct {
 	// payload. False resumes from the last checkpoint.
 	FromScratch bool
 	// After is a generation that the new one must exceed, for hosts whose own
-	// records outlive those in Redis. Zero means none.
+	// records outlive those in Redis. Zero means none; at most a million.
 	After int
 }
+
+// mostGenerations keeps a mistaken number from using up the generations of a run.
+const mostGenerations = 1_000_000
 
 // Rerun starts a run again that failed, with a new generation and a full budget.
 // Deliveries of older generations are skipped from then on. It may also be used for
 // a run that is queued or waits for a retry and seems stuck, but not for one that is
-// running (ErrDuplicate) or has succeeded (ErrAlreadySucceeded). Options and errors
-// are those of Enqueue.
+// running (ErrDuplicate) or has succeeded (ErrAlreadySucceeded). A run without any
+// record counts as failed. Options and errors are those of Enqueue.
 func (p *Producer) Rerun(ctx context.Context, key string, t *asynq.Task, how RerunOptions, opts ...asynq.Option) (*asynq.TaskInfo, error) {
 	o, err := p.check(key, t, opts)
 	if err != nil {
 		return nil, err
 	}
-	if how.After < 0 {
-		return nil, setting.Invalidf("RerunOptions.After: %d is negative", how.After)
+	if how.After < 0 || how.After > mostGenerations {
+		return nil, setting.Invalidf("RerunOptions.After: %d is not between 0 and %d", how.After, mostGenerations)
 	}
 	owner, base, fp := randomID(16), p.g.base(key), Fingerprint(t.Type(), t.Payload())
 	scratch := 0
@@ -207,7 +211,7 @@ func (p *Producer) Rerun(ctx context.Context, key string, t *asynq.Task, how Rer
 	}
 	r, err := p.ask(ctx, func(ctx context.Context) (any, error) {
 		return p.g.run.Run(ctx, rerunScript, []string{enqueueKey(base), recordKey(base), runkey.Lock(base)},
-			owner, ms(p.window), fp, ms(p.g.retention), scratch, how.After)
+			owner, ms(p.window), fp, ms(p.g.retention+o.delay), scratch, how.After)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("rerun of run %q: %w", key, err)
@@ -216,7 +220,7 @@ func (p *Producer) Rerun(ctx context.Context, key string, t *asynq.Task, how Rer
 		return nil, p.refused(key, r)
 	}
 	gen := int(r.num(1))
-	return p.put(ctx, carry(t, key, gen, fp), ticket{key: key, owner: owner, id: taskID(key, gen), fp: fp, prev: r.str(2)}, o)
+	return p.put(ctx, p.g.carry(t, key, gen, fp), ticket{key: key, owner: owner, id: p.g.taskID(key, gen), fp: fp, prev: r.str(2)}, o)
 }
 
 // Redeliver gives a run that has no live attempt and no outcome one more delivery,
@@ -246,8 +250,8 @@ func (p *Producer) Redeliver(ctx context.Context, key string, t *asynq.Task, opt
 	fp := Fingerprint(t.Type(), t.Payload())
 	k := ticket{key: key, fp: fp}
 	for n := 1; ; n++ {
-		k.id = redeliveryTry(key, r.Token, n)
-		info, err := p.client.EnqueueContext(ctx, carry(t, key, max(1, r.Generation), fp), append(o.list, asynq.TaskID(k.id))...)
+		k.id = p.g.redeliveryTry(key, r.Token, n)
+		info, err := p.client.EnqueueContext(ctx, p.g.carry(t, key, max(1, r.Generation), fp), append(o.list, asynq.TaskID(k.id))...)
 		if err == nil {
 			p.g.log(key).Info("onceq: run redelivered", "task", k.id, "queue", info.Queue)
 			return info, nil

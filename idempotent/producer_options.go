@@ -13,7 +13,11 @@ import (
 type enqueueOptions struct {
 	list  []asynq.Option
 	queue string
+	delay time.Duration // until it may begin: the record must live that much longer
 }
+
+// mostDelay keeps a mistaken time from keeping a record for ever.
+const mostDelay = 366 * 24 * time.Hour
 
 // check refuses what would make a run unsafe, before anything is written.
 func (p *Producer) check(key string, t *asynq.Task, opts []asynq.Option) (enqueueOptions, error) {
@@ -44,8 +48,15 @@ func (p *Producer) check(key string, t *asynq.Task, opts []asynq.Option) (enqueu
 			bounded = true
 		case asynq.MaxRetryOpt:
 			retries = true
+		case asynq.ProcessInOpt:
+			o.delay = max(0, opt.Value().(time.Duration))
+		case asynq.ProcessAtOpt:
+			o.delay = max(0, time.Until(opt.Value().(time.Time)))
 		}
 		o.list = append(o.list, opt)
+	}
+	if o.delay > mostDelay {
+		return o, setting.Invalidf("run %q is to begin in %v, at most %v are allowed", key, o.delay, mostDelay)
 	}
 	if !bounded {
 		return o, setting.Invalidf("run %q has neither asynq.Timeout nor asynq.Deadline: asynq would end it after 30 minutes, silently", key)

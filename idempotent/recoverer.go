@@ -84,10 +84,8 @@ func NewRecoverer(g *Guard, opts ...RecovererOption) (*Recoverer, error) {
 		return nil, setting.Invalidf("NewRecoverer: the guard is nil")
 	}
 	r := &Recoverer{g: g, interval: time.Second, batch: 100, presence: newPresence(g)}
-	for _, o := range opts {
-		if o != nil {
-			o(r)
-		}
+	if err := setting.Apply(r, opts); err != nil {
+		return nil, err
 	}
 	switch {
 	case r.interval < 10*time.Millisecond || r.interval > time.Minute:

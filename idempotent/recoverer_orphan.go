@@ -123,9 +123,9 @@ const mostDeliveries = 8
 // ended, so of all that try one succeeds; a further one is made only when the
 // delivery that has the ID is dead as well.
 func (r *Recoverer) deliver(ctx context.Context, o orphan, last *asynq.TaskInfo) (time.Duration, error) {
-	t, opts := o.task(last)
+	t, opts := r.replacement(o, last)
 	for n := 1; n <= mostDeliveries; n++ {
-		id := redeliveryTry(o.key, o.token, n)
+		id := r.g.redeliveryTry(o.key, o.token, n)
 		if id == o.delivery {
 			continue
 		}
@@ -160,8 +160,8 @@ func (r *Recoverer) deliver(ctx context.Context, o orphan, last *asynq.TaskInfo)
 	return stuckFor, nil
 }
 
-// task is the delivery that replaces last, which is nil when asynq has forgotten it.
-func (o *orphan) task(last *asynq.TaskInfo) (*asynq.Task, []asynq.Option) {
+// replacement is the delivery that replaces last, which is nil when asynq has forgotten it.
+func (r *Recoverer) replacement(o orphan, last *asynq.TaskInfo) (*asynq.Task, []asynq.Option) {
 	opts := []asynq.Option{asynq.Queue(o.queue), asynq.MaxRetry(o.left())}
 	t := asynq.NewTask(o.taskType, o.payload)
 	if last != nil {
@@ -170,7 +170,7 @@ func (o *orphan) task(last *asynq.TaskInfo) (*asynq.Task, []asynq.Option) {
 	} else {
 		opts = append(opts, asynq.Timeout(max(time.Second, o.timeout)))
 	}
-	return carry(t, o.key, o.generation, o.fingerprint), opts
+	return r.g.carry(t, o.key, o.generation, o.fingerprint), opts
 }
 
 // fail ends the run: nothing can deliver it.
@@ -185,7 +185,7 @@ func (r *Recoverer) fail(ctx context.Context, o orphan, last *asynq.TaskInfo, wh
 	}
 	err = fmt.Errorf("%w: %s", ErrOrphaned, why)
 	g.log(o.key).Error("onceq: run failed", "attempt", o.attempt, "token", o.token, "err", err)
-	t, _ := o.task(last)
+	t, _ := r.replacement(o, last)
 	r.work.Go(func() { // it must not keep other runs waiting
 		g.failed(ctx, Failure{Key: o.key, Generation: o.generation, Token: o.token, Attempt: o.attempt, Err: err, Task: t})
 	})

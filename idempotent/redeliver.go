@@ -19,14 +19,14 @@ func (g *Guard) again(ctx context.Context, d delivery, token int64, err error, c
 	if !d.spent() || endedByAsynq(ctx) {
 		return retry
 	}
-	id := redeliveryID(d.key, token)
+	id := g.redeliveryID(d.key, token)
 	if id == d.id { // this is that delivery: the next needs another ID
 		id += ".2"
 	}
 	opts := append(g.originalOptions(d), asynq.Queue(d.queue), asynq.TaskID(id), asynq.MaxRetry(0), asynq.ProcessIn(delay))
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.opTimeout) // a run must not be lost to a timeout
 	defer cancel()
-	_, eerr := g.client.EnqueueContext(call, carry(d.task, d.key, d.generation, d.fingerprint), opts...)
+	_, eerr := g.client.EnqueueContext(call, g.carry(d.task, d.key, d.generation, d.fingerprint), opts...)
 	if eerr != nil && !errors.Is(eerr, asynq.ErrTaskIDConflict) {
 		g.log(d.key).Error("onceq: run has no delivery left: its task goes to the archive", "task", d.id, "err", eerr)
 		return retry
@@ -59,10 +59,11 @@ func keptOptions(info *asynq.TaskInfo) []asynq.Option {
 }
 
 // carry returns a task like t whose headers name the run.
-func carry(t *asynq.Task, key string, generation int, fingerprint string) *asynq.Task {
+func (g *Guard) carry(t *asynq.Task, key string, generation int, fingerprint string) *asynq.Task {
 	h := map[string]string{}
 	maps.Copy(h, t.Headers())
-	h[headerKey] = key
+	h[KeyHeader] = key
+	h[headerPrefix] = g.prefix
 	h[headerGeneration] = strconv.Itoa(generation)
 	h[headerFingerprint] = fingerprint
 	return asynq.NewTaskWithHeaders(t.Type(), t.Payload(), h)

@@ -25,7 +25,7 @@ end
 if state == 'succeeded' then
   return {'succeeded', tonumber(f[5] or '0')}
 end
-if holder then
+if holder and state ~= 'failed' then -- what it kept away has become a task, and an outcome
   return {'duplicate', 'queued', '', math.max(0, redis.call('PTTL', KEYS[1]))}
 end
 if ARGV[5] == '0' and f[2] and f[2] ~= ARGV[3] then

@@ -3,6 +3,7 @@ package idempotent
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -27,7 +28,12 @@ const (
 var stateNames = [...]string{"unknown", "queued", "running", "retrying", "succeeded", "failed"}
 
 // String returns the state in lower case.
-func (s State) String() string { return stateNames[s] }
+func (s State) String() string {
+	if s < 0 || int(s) >= len(stateNames) {
+		return "state " + strconv.Itoa(int(s))
+	}
+	return stateNames[s]
+}
 
 func parseState(s string) State {
 	for i, name := range stateNames {

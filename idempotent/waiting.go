@@ -14,7 +14,7 @@ import (
 // worker has taken does not count, since the worker may be dead: the lease tells. An
 // error wraps ErrUnavailable.
 func (g *Guard) Waiting(r Run, queue string) (bool, error) {
-	ids := []string{taskID(r.Key, r.Generation), redeliveryID(r.Key, r.Token), r.Delivery}
+	ids := []string{g.taskID(r.Key, r.Generation), g.redeliveryID(r.Key, r.Token), r.Delivery}
 	slices.Sort(ids)
 	for _, id := range slices.Compact(ids) {
 		if id == "" {

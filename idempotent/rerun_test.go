@@ -1,0 +1,62 @@
+package idempotent_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/nexuscore/onceq/idempotent"
+)
+
+// A rerun right after the failure, within the window of the enqueue that is long done.
+func TestRerunOfARunThatFailedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		var n counter
+		w.serve(w.guard, func(context.Context, *asynq.Task) error {
+			if n.add() == 1 {
+				return idempotent.Permanent(errors.New("no"))
+			}
+			return nil
+		})
+		if err := w.enqueue("k", "x"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		if r := w.lookup("k"); r.State != idempotent.StateFailed || r.Reason != "no" {
+			t.Fatalf("%+v, want failed for the reason %q", r, "no")
+		}
+		if _, err := w.producer.Rerun(t.Context(), "k", task("x"), idempotent.RerunOptions{}, asynq.Timeout(time.Hour)); err != nil {
+			t.Fatalf("Rerun within the window: %v", err)
+		}
+		var dup *idempotent.DuplicateError
+		if _, err := w.producer.Rerun(t.Context(), "k", task("x"), idempotent.RerunOptions{}, asynq.Timeout(time.Hour)); !errors.As(err, &dup) || dup.State != idempotent.StateQueued {
+			t.Errorf("a second one at once: %v, want ErrDuplicate in state queued", err)
+		}
+		time.Sleep(2 * time.Second)
+		if r := w.lookup("k"); r.State != idempotent.StateSucceeded || r.Generation != 2 || n.get() != 2 {
+			t.Errorf("%+v after %d executions, want generation 2 succeeded after 2", r, n.get())
+		}
+	})
+}
+
+// The record of a run that is to begin long after the retention is still there then.
+func TestRunThatBeginsAfterTheRetention(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, idempotent.WithRetention(10*time.Minute), idempotent.WithTTL(time.Minute))
+		if err := w.enqueue("k", "x", asynq.ProcessIn(20*time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(15 * time.Minute)
+		if err := w.enqueue("k", "y", asynq.Queue("other")); !errors.Is(err, idempotent.ErrPayloadMismatch) {
+			t.Errorf("enqueued again with another payload: %v, want ErrPayloadMismatch", err)
+		}
+		if err := w.enqueue("l", "x", asynq.ProcessIn(367*24*time.Hour)); !errors.Is(err, idempotent.ErrInvalid) {
+			t.Errorf("in more than a year: %v, want ErrInvalid", err)
+		}
+	})
+}
