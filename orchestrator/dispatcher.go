@@ -13,21 +13,28 @@ import (
 
 	"github.com/nexuscore/onceq/idempotent"
 	"github.com/nexuscore/onceq/internal/database"
+	"github.com/nexuscore/onceq/internal/setting"
 )
 
 // DispatcherOption sets up a [Dispatcher].
-type DispatcherOption func(*Dispatcher)
+type DispatcherOption func(*dispatching)
+
+type dispatching struct {
+	timeout  time.Duration
+	queue    string
+	maxRetry int
+}
 
 // WithTimeout bounds one attempt: asynq ends its context after that. At least 1 s.
 // Defaults to 2 h.
-func WithTimeout(d time.Duration) DispatcherOption { return func(x *Dispatcher) { x.timeout = d } }
+func WithTimeout(d time.Duration) DispatcherOption { return func(c *dispatching) { c.timeout = d } }
 
 // WithQueue names the asynq queue. Defaults to "default".
-func WithQueue(name string) DispatcherOption { return func(x *Dispatcher) { x.queue = name } }
+func WithQueue(name string) DispatcherOption { return func(c *dispatching) { c.queue = name } }
 
 // WithMaxRetry sets how often a run is retried after errors that use up the budget.
 // 1 to 1000; 0, the default, means the guard's retry budget.
-func WithMaxRetry(n int) DispatcherOption { return func(x *Dispatcher) { x.maxRetry = n } }
+func WithMaxRetry(n int) DispatcherOption { return func(c *dispatching) { c.maxRetry = n } }
 
 // Dispatcher takes runs in and gives them to workers. It is safe for concurrent use,
 // by any number of processes.
@@ -37,30 +44,29 @@ type Dispatcher struct {
 	runs     *Runs
 	guard    *idempotent.Guard
 	producer *idempotent.Producer
-	timeout  time.Duration
-	queue    string
-	maxRetry int
+	dispatching
 }
 
-// NewDispatcher returns a dispatcher that enqueues through producer, which must be one
-// of guard's. The error wraps idempotent.ErrInvalid.
-func NewDispatcher(runs *Runs, guard *idempotent.Guard, producer *idempotent.Producer, opts ...DispatcherOption) (*Dispatcher, error) {
-	if runs == nil || guard == nil || producer == nil {
-		return nil, invalidf("NewDispatcher: runs, guard or producer is nil")
+// NewDispatcher returns a dispatcher that enqueues through producer; the guard that it
+// asks of a run is the producer's. The error wraps idempotent.ErrInvalid.
+func NewDispatcher(runs *Runs, producer *idempotent.Producer, opts ...DispatcherOption) (*Dispatcher, error) {
+	if runs == nil || producer == nil {
+		return nil, setting.Invalidf("NewDispatcher: runs or producer is nil")
 	}
-	d := &Dispatcher{runs: runs, guard: guard, producer: producer, timeout: 2 * time.Hour, queue: "default"}
-	for _, o := range opts {
-		if o != nil {
-			o(d)
-		}
+	d := &Dispatcher{
+		runs: runs, guard: producer.Guard(), producer: producer,
+		dispatching: dispatching{timeout: 2 * time.Hour, queue: "default"},
+	}
+	if err := setting.Apply(&d.dispatching, opts); err != nil {
+		return nil, err
 	}
 	switch {
 	case d.timeout < time.Second:
-		return nil, invalidf("WithTimeout: %v is shorter than 1s", d.timeout)
+		return nil, setting.Invalidf("WithTimeout: %v is shorter than 1s", d.timeout)
 	case d.queue == "" || len(d.queue) > 256:
-		return nil, invalidf("WithQueue: the name has %d bytes, 1 to 256 are allowed", len(d.queue))
+		return nil, setting.Invalidf("WithQueue: the name has %d bytes, 1 to 256 are allowed", len(d.queue))
 	case d.maxRetry < 0 || d.maxRetry > 1000:
-		return nil, invalidf("WithMaxRetry: %d is not between 1 and 1000, or 0 for the guard's budget", d.maxRetry)
+		return nil, setting.Invalidf("WithMaxRetry: %d is not between 1 and 1000, or 0 for the guard's budget", d.maxRetry)
 	}
 	return d, nil
 }

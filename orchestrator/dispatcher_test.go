@@ -9,7 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nexuscore/onceq/checkpoint"
 	"github.com/nexuscore/onceq/idempotent"
+	"github.com/nexuscore/onceq/notify"
 	"github.com/nexuscore/onceq/orchestrator"
 )
 
@@ -133,16 +135,18 @@ func TestRerunAnswers(t *testing.T) {
 		w.team.hook = failing("review", 1, idempotent.Permanent(errBoom))
 		_ = w.deliver("7", "1")
 		before := w.status("7")
-		// Redis refuses within the producer's window: the row must say FAILED again.
+		// Redis refuses while a lease is held: the row must say FAILED again.
+		lock := "onceq:{orchestrator-run-7}:lock"
+		w.must(w.rdb.Set(t.Context(), lock, "another", time.Minute).Err())
 		_, err = w.dispatcher.Rerun(t.Context(), "7", false)
-		if !errors.As(err, &dup) || dup.RetryAfter <= 0 {
-			t.Errorf("within the window: %v", err)
+		if !errors.As(err, &dup) || dup.State != idempotent.StateRunning || dup.RetryAfter <= 0 {
+			t.Errorf("of a run that is held: %v", err)
 		}
+		w.must(w.rdb.Del(t.Context(), lock).Err())
 		after := w.status("7")
 		before.Revision, before.UpdatedAt, after.Revision, after.UpdatedAt = 0, 0, 0, 0
 		diff(t, "row", after, before)
 
-		time.Sleep(afterWindow)
 		var wg sync.WaitGroup
 		answers := make(chan error, 8)
 		for range 8 {
@@ -205,13 +209,19 @@ func TestConstructors(t *testing.T) {
 		_, err = orchestrator.NewRuns(tx, nil)
 		tx.Rollback()
 		add("transaction", err)
-		_, err = orchestrator.NewDispatcher(w.runs, nil, w.producer)
-		add("guard", err)
-		_, err = orchestrator.NewDispatcher(w.runs, w.guard, w.producer, orchestrator.WithTimeout(time.Millisecond))
+		_, err = orchestrator.NewRuns(w.db, (*notify.Outbox)(nil))
+		add("nil *notify.Outbox", err)
+		_, err = orchestrator.NewRuns(w.db, nil, nil)
+		add("option 0 is nil", err)
+		_, err = orchestrator.NewDispatcher(w.runs, nil)
+		add("producer", err)
+		_, err = orchestrator.NewDispatcher(w.runs, w.producer, orchestrator.WithQueue("q"), nil)
+		add("option 1 is nil", err)
+		_, err = orchestrator.NewDispatcher(w.runs, w.producer, orchestrator.WithTimeout(time.Millisecond))
 		add("WithTimeout", err)
-		_, err = orchestrator.NewDispatcher(w.runs, w.guard, w.producer, orchestrator.WithQueue(""))
+		_, err = orchestrator.NewDispatcher(w.runs, w.producer, orchestrator.WithQueue(""))
 		add("WithQueue", err)
-		_, err = orchestrator.NewDispatcher(w.runs, w.guard, w.producer, orchestrator.WithMaxRetry(-1))
+		_, err = orchestrator.NewDispatcher(w.runs, w.producer, orchestrator.WithMaxRetry(-1))
 		add("WithMaxRetry", err)
 		_, err = orchestrator.NewSweeper(nil)
 		add("dispatcher", err)
@@ -221,6 +231,8 @@ func TestConstructors(t *testing.T) {
 		add("WithThreshold", err)
 		_, err = orchestrator.NewSweeper(w.dispatcher, orchestrator.WithBatch(0))
 		add("WithBatch", err)
+		_, err = orchestrator.NewSweeper(w.dispatcher, orchestrator.WithBatch(1), orchestrator.WithBatch(2), nil)
+		add("option 2 is nil", err)
 		o := w.orchestration()
 		o.Start = nil
 		_, err = orchestrator.NewHandler(w.runs, w.store, o)
@@ -228,17 +240,25 @@ func TestConstructors(t *testing.T) {
 		o = w.orchestration()
 		o.Phases = nil
 		_, err = orchestrator.NewHandler(w.runs, w.store, o)
-		add("Phases is empty", err)
+		add("phases: 0 given", err)
 		o = w.orchestration()
 		o.Phases[3].Name = "context"
 		_, err = orchestrator.NewHandler(w.runs, w.store, o)
-		add(`another phase "context"`, err)
+		add(`the name "context" is that of phases[0]`, err)
 		o = w.orchestration()
 		o.Phases[3].Run = nil
 		_, err = orchestrator.NewHandler(w.runs, w.store, o)
-		add("Phases[3]", err)
+		add("phases[3]", err)
 		_, err = orchestrator.NewHandler(w.runs, nil, w.orchestration())
 		add("store", err)
+		_, err = orchestrator.NewHandler(w.runs, (*checkpoint.RedisStore)(nil), w.orchestration())
+		add("onceq: invalid: store is nil", err)
+		_, err = orchestrator.NewHandler(w.runs, w.store, w.orchestration(), checkpoint.WithTTL(0))
+		add("WithTTL: 0s", err)
+		_, err = orchestrator.NewHandler(w.runs, w.store, w.orchestration(), checkpoint.WithBreaker(1, time.Second))
+		add("WithBreaker", err)
+		_, err = orchestrator.NewHandler(w.runs, w.store, w.orchestration(), nil)
+		add("onceq: invalid: option 0 is nil", err)
 		for name, err := range bad {
 			if !errors.Is(err, idempotent.ErrInvalid) || !strings.Contains(err.Error(), name) {
 				t.Errorf("%s: %v", name, err)

@@ -13,7 +13,7 @@
 //	mux.Use(guard.Middleware)
 //	mux.Handle(runs.TaskType(), handler)
 //
-//	dispatcher, err := orchestrator.NewDispatcher(runs, guard, producer)
+//	dispatcher, err := orchestrator.NewDispatcher(runs, producer)
 //	sweeper, err := orchestrator.NewSweeper(dispatcher)
 //	go sweeper.Run(ctx)
 //	http.ListenAndServe(addr, dispatcher.HTTP())

@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 
 	"github.com/hibiken/asynq"
 
 	"github.com/nexuscore/onceq/checkpoint"
 	"github.com/nexuscore/onceq/idempotent"
+	"github.com/nexuscore/onceq/internal/setting"
 )
 
 // Orchestration is what is done for a run, over a state of type S.
@@ -37,29 +39,18 @@ type Handler[S any] struct {
 }
 
 // NewHandler returns a handler that keeps checkpoints in store. The options are those of
-// checkpoint.Run, for example an observer. The error wraps idempotent.ErrInvalid.
+// checkpoint.Run, for example an observer. The error wraps idempotent.ErrInvalid, also
+// for what checkpoint.Run would refuse in every attempt.
 func NewHandler[S any](runs *Runs, store checkpoint.Store, o Orchestration[S], opts ...checkpoint.Option) (*Handler[S], error) {
 	switch {
 	case runs == nil:
-		return nil, invalidf("NewHandler: runs is nil")
-	case store == nil:
-		return nil, invalidf("NewHandler: store is nil")
+		return nil, setting.Invalidf("NewHandler: runs is nil")
 	case o.Start == nil:
-		return nil, invalidf("Orchestration.Start is nil")
-	case len(o.Phases) == 0:
-		return nil, invalidf("Orchestration.Phases is empty")
+		return nil, setting.Invalidf("Orchestration.Start is nil")
 	}
-	seen := map[string]bool{}
-	for i, p := range o.Phases {
-		switch {
-		case p.Run == nil:
-			return nil, invalidf("Orchestration.Phases[%d] %q: Run is nil", i, p.Name)
-		case p.Name == "" || len(p.Name) > checkpoint.MaxNameLen:
-			return nil, invalidf("Orchestration.Phases[%d]: the name %.40q has %d bytes, 1 to %d are allowed", i, p.Name, len(p.Name), checkpoint.MaxNameLen)
-		case seen[p.Name]:
-			return nil, invalidf("Orchestration.Phases[%d]: there is another phase %q", i, p.Name)
-		}
-		seen[p.Name] = true
+	o.Phases, opts = slices.Clone(o.Phases), slices.Clone(opts) // what is checked here is what runs
+	if err := checkpoint.Validate(store, o.Phases, opts...); err != nil {
+		return nil, err
 	}
 	return &Handler[S]{runs: runs, store: store, o: o, opts: opts}, nil
 }

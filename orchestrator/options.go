@@ -1,12 +1,11 @@
 package orchestrator
 
 import (
-	"fmt"
 	"log/slog"
 	"regexp"
 	"time"
 
-	"github.com/nexuscore/onceq/idempotent"
+	"github.com/nexuscore/onceq/internal/setting"
 	"github.com/nexuscore/onceq/notify"
 )
 
@@ -65,22 +64,18 @@ var (
 	typeName  = regexp.MustCompile(`^[a-z0-9_]+(:[a-z0-9_]+)*$`)
 )
 
-func invalidf(format string, args ...any) error {
-	return fmt.Errorf("%w: "+format, append([]any{idempotent.ErrInvalid}, args...)...)
-}
-
 func (c *config) validate() error {
 	switch {
 	case !tableName.MatchString(c.table):
-		return invalidf("WithTable(%q): allowed are lower-case letters, digits and _, at most 40 bytes, no digit first", c.table)
+		return setting.Invalidf("WithTable(%q): allowed are lower-case letters, digits and _, at most 40 bytes, no digit first", c.table)
 	case !typeName.MatchString(c.taskType) || len(c.taskType) > 64:
-		return invalidf("WithTaskType(%q): allowed are words of lower-case letters, digits and _ joined by ':', at most 64 bytes", c.taskType)
+		return setting.Invalidf("WithTaskType(%q): allowed are words of lower-case letters, digits and _ joined by ':', at most 64 bytes", c.taskType)
 	case c.logger == nil:
-		return invalidf("WithLogger: the logger is nil")
+		return setting.Invalidf("WithLogger: the logger is nil")
 	case c.maxInput < 1 || c.maxInput > 8<<20:
-		return invalidf("WithMaxInput: %d bytes, 1 to 8 MiB are allowed", c.maxInput)
+		return setting.Invalidf("WithMaxInput: %d bytes, 1 to 8 MiB are allowed", c.maxInput)
 	case c.finished == nil || c.failed == nil:
-		return invalidf("WithBuilders: a builder is nil")
+		return setting.Invalidf("WithBuilders: a builder is nil")
 	}
 	return nil
 }

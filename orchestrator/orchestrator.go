@@ -10,6 +10,7 @@ import (
 
 	"github.com/nexuscore/onceq/idempotent"
 	"github.com/nexuscore/onceq/internal/database"
+	"github.com/nexuscore/onceq/internal/setting"
 	"github.com/nexuscore/onceq/notify"
 )
 
@@ -42,24 +43,22 @@ type Runs struct {
 // wraps idempotent.ErrInvalid and names the option, its value and what is allowed.
 func NewRuns(db *gorm.DB, outbox Outbox, opts ...Option) (*Runs, error) {
 	if db == nil {
-		return nil, invalidf("NewRuns: db is nil")
+		return nil, setting.Invalidf("NewRuns: db is nil")
 	}
 	switch db.Name() {
 	case database.SQLite, database.Postgres, database.MySQL:
 	default:
-		return nil, invalidf("NewRuns: database %q: allowed are sqlite, postgres and mysql", db.Name())
+		return nil, setting.Invalidf("NewRuns: database %q: allowed are sqlite, postgres and mysql", db.Name())
 	}
 	if _, ok := db.Statement.ConnPool.(gorm.TxCommitter); ok {
-		return nil, invalidf("NewRuns: db is a transaction, the database is needed")
+		return nil, setting.Invalidf("NewRuns: db is a transaction, the database is needed")
+	}
+	if outbox != nil && setting.IsNil(outbox) { // nobody looked at the error beside it
+		return nil, setting.Invalidf("NewRuns: outbox is a nil %T; give nil itself where nobody is to be told", outbox)
 	}
 	r := &Runs{config: defaults(), db: db, outbox: outbox}
-	if o, ok := outbox.(*notify.Outbox); ok && o == nil {
-		r.outbox = nil // a nil pointer in an interface is no outbox either
-	}
-	for _, o := range opts {
-		if o != nil {
-			o(&r.config)
-		}
+	if err := setting.Apply(&r.config, opts); err != nil {
+		return nil, err
 	}
 	if err := r.validate(); err != nil {
 		return nil, err

@@ -11,23 +11,30 @@ import (
 
 	"github.com/nexuscore/onceq/idempotent"
 	"github.com/nexuscore/onceq/internal/database"
+	"github.com/nexuscore/onceq/internal/setting"
 )
 
 // SweeperOption sets up a [Sweeper].
-type SweeperOption func(*Sweeper)
+type SweeperOption func(*sweeping)
+
+type sweeping struct {
+	interval  time.Duration
+	threshold time.Duration
+	batch     int
+}
 
 // WithInterval sets the time between two sweeps. At least 10 ms, at most 1 h. Defaults to
 // 15 s.
-func WithInterval(d time.Duration) SweeperOption { return func(s *Sweeper) { s.interval = d } }
+func WithInterval(d time.Duration) SweeperOption { return func(c *sweeping) { c.interval = d } }
 
 // WithThreshold sets for how long a row must have rested before the sweeper looks at
 // its run, and how long a retry may be overdue. It should be longer than it takes to
 // enqueue. At least 10 ms, at most 24 h. Defaults to 30 s.
-func WithThreshold(d time.Duration) SweeperOption { return func(s *Sweeper) { s.threshold = d } }
+func WithThreshold(d time.Duration) SweeperOption { return func(c *sweeping) { c.threshold = d } }
 
 // WithBatch bounds how many runs one sweep looks at; the next goes on after them. 1
 // to 100,000. Defaults to 1000.
-func WithBatch(n int) SweeperOption { return func(s *Sweeper) { s.batch = n } }
+func WithBatch(n int) SweeperOption { return func(c *sweeping) { c.batch = n } }
 
 // Sweeper finds runs that the table calls unfinished and that nobody is working on,
 // and dispatches them again: their process died between commit and enqueue, or
@@ -38,10 +45,8 @@ func WithBatch(n int) SweeperOption { return func(s *Sweeper) { s.batch = n } }
 //
 // A lost run is found within threshold plus interval: three quarters of a minute.
 type Sweeper struct {
-	d         *Dispatcher
-	interval  time.Duration
-	threshold time.Duration
-	batch     int
+	d *Dispatcher
+	sweeping
 
 	mu    sync.Mutex // one sweep at a time; guards after
 	after int64      // ID of the last row that was looked at
@@ -50,21 +55,19 @@ type Sweeper struct {
 // NewSweeper returns a sweeper for d's runs. The error wraps idempotent.ErrInvalid.
 func NewSweeper(d *Dispatcher, opts ...SweeperOption) (*Sweeper, error) {
 	if d == nil {
-		return nil, invalidf("NewSweeper: the dispatcher is nil")
+		return nil, setting.Invalidf("NewSweeper: the dispatcher is nil")
 	}
-	s := &Sweeper{d: d, interval: 15 * time.Second, threshold: 30 * time.Second, batch: 1000}
-	for _, o := range opts {
-		if o != nil {
-			o(s)
-		}
+	s := &Sweeper{d: d, sweeping: sweeping{interval: 15 * time.Second, threshold: 30 * time.Second, batch: 1000}}
+	if err := setting.Apply(&s.sweeping, opts); err != nil {
+		return nil, err
 	}
 	switch {
 	case s.interval < 10*time.Millisecond || s.interval > time.Hour:
-		return nil, invalidf("WithInterval: %v is not between 10ms and 1h", s.interval)
+		return nil, setting.Invalidf("WithInterval: %v is not between 10ms and 1h", s.interval)
 	case s.threshold < 10*time.Millisecond || s.threshold > 24*time.Hour:
-		return nil, invalidf("WithThreshold: %v is not between 10ms and 24h", s.threshold)
+		return nil, setting.Invalidf("WithThreshold: %v is not between 10ms and 24h", s.threshold)
 	case s.batch < 1 || s.batch > 100_000:
-		return nil, invalidf("WithBatch: %d is not between 1 and 100000", s.batch)
+		return nil, setting.Invalidf("WithBatch: %d is not between 1 and 100000", s.batch)
 	}
 	return s, nil
 }

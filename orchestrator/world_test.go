@@ -152,7 +152,7 @@ func (w *world) assemble(s setup) {
 	}
 	w.producer, err = idempotent.NewProducer(w.guard, enq)
 	w.must(err)
-	w.dispatcher, err = orchestrator.NewDispatcher(w.runs, w.guard, w.producer, s.dispatcher...)
+	w.dispatcher, err = orchestrator.NewDispatcher(w.runs, w.producer, s.dispatcher...)
 	w.must(err)
 	w.sweeper, err = orchestrator.NewSweeper(w.dispatcher)
 	w.must(err)

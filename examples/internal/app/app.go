@@ -115,7 +115,7 @@ func (a *App) shared(ctx context.Context, c Config) (p parts, err error) {
 	if err != nil {
 		return p, err
 	}
-	p.dispatcher, err = orchestrator.NewDispatcher(p.runs, p.guard, producer, orchestrator.WithTimeout(c.Timeout), orchestrator.WithQueue(c.Queue))
+	p.dispatcher, err = orchestrator.NewDispatcher(p.runs, producer, orchestrator.WithTimeout(c.Timeout), orchestrator.WithQueue(c.Queue))
 	return p, err
 }
 
