@@ -145,8 +145,9 @@ func TestLimitOnAskingDoesNotHoldUpSending(t *testing.T) {
 			}
 			return true, nil
 		}
-		a.find = func(n int, there bool) (bool, error) {
-			if n <= 4 { // those that were on their way when the first was refused
+		begun := time.Now()
+		a.find = func(_ int, there bool) (bool, error) {
+			if time.Since(begun) < time.Second { // one, or all that were on their way when the first was refused
 				return false, limited(time.Minute)
 			}
 			return there, nil
