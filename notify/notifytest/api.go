@@ -21,6 +21,9 @@ type answer map[string]any
 
 func refuse(code string) answer { return answer{"ok": false, "error": code} }
 
+// methods are what the server answers, "webhook" for incoming webhooks.
+var methods = []string{"auth.test", "chat.postMessage", "conversations.history", "conversations.replies", "webhook"}
+
 // handler routes and wraps every method in its faults.
 func (s *Slack) handler() http.Handler {
 	mux := http.NewServeMux()

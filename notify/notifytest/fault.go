@@ -3,6 +3,7 @@ package notifytest
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 )
 
@@ -96,17 +97,31 @@ type Call struct {
 	N int
 }
 
+// mustKnow stops a test whose method is misspelt: a fault that never happens, or a
+// call that is never counted, would let it pass.
+func mustKnow(method string) {
+	if !slices.Contains(methods, method) {
+		panic(fmt.Sprintf("notifytest: there is no method %q; there are %q", method, methods))
+	}
+}
+
 // Script queues faults for the next calls of the method ("chat.postMessage",
-// "webhook", ...), one each; then the method works again.
+// "conversations.history", "conversations.replies", "auth.test" or "webhook"), one
+// each; then the method works again. It panics for any other.
 func (s *Slack) Script(method string, faults ...Fault) {
+	mustKnow(method)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.scripts[method] = append(s.scripts[method], faults...)
 }
 
 // Always makes every call of the method fail so, once its script has run out. An
-// empty method means every method.
+// empty method means every method. It panics for a method that [Slack.Script] does
+// not know.
 func (s *Slack) Always(method string, f Fault) {
+	if method != "" {
+		mustKnow(method)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.always[method] = f

@@ -102,6 +102,34 @@ func TestAlwaysOnCallClear(t *testing.T) {
 	}
 }
 
+// A misspelt method would be a fault that never happens and a test that passes.
+func TestMisspeltMethodPanics(t *testing.T) {
+	fake, _ := start(t)
+	for what, f := range map[string]func(){
+		"Script":        func() { fake.Script("chat.postMesage", notifytest.Drop) },
+		"Script, empty": func() { fake.Script("", notifytest.Drop) },
+		"Always":        func() { fake.Always("chat.delete", notifytest.Drop) },
+		"Limit":         func() { fake.Limit("Webhook", 1, time.Second) },
+		"Calls":         func() { fake.Calls("chat.postMesage") },
+	} {
+		func() {
+			defer func() {
+				if s := fmt.Sprint(recover()); !strings.Contains(s, "notifytest: there is no method ") {
+					t.Errorf("%s: recovered %s", what, s)
+				}
+			}()
+			f()
+		}()
+	}
+	for _, m := range []string{"auth.test", "chat.postMessage", "conversations.history", "conversations.replies", "webhook"} {
+		fake.Script(m, notifytest.None)
+		fake.Always(m, notifytest.None)
+		fake.Limit(m, 0, 0)
+		fake.Calls(m)
+	}
+	fake.Always("", notifytest.None)
+}
+
 func TestUnknownMethod(t *testing.T) {
 	fake, _ := start(t)
 	resp, err := http.Get(fake.URL() + "chat.delete")

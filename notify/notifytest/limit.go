@@ -14,8 +14,10 @@ type limit struct {
 
 // Limit lets n calls of the method through in any span of per and answers 429
 // with Retry-After in whole seconds to the rest, as Slack does (about one
-// message a second for each channel). n of 0 lifts it.
+// message a second for each channel). n of 0 lifts it. It panics for a method that
+// [Slack.Script] does not know.
 func (s *Slack) Limit(method string, n int, per time.Duration) {
+	mustKnow(method)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.limits, method)

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/nexuscore/onceq/internal/setting"
 )
 
 // What a new fake Slack knows without options.
@@ -26,10 +28,7 @@ const (
 
 // Slack is a fake Slack workspace with one bot. Construct it with [NewSlack].
 type Slack struct {
-	maxPage int
-	lag     time.Duration
-	memory  bool
-	scopes  []string
+	config
 
 	addr   string // of the listener, kept for Up
 	server *http.Server
@@ -64,67 +63,85 @@ type stored struct {
 }
 
 // Option changes a new [Slack].
-type Option func(*Slack) error
+type Option func(*config)
+
+type config struct {
+	more    []string // channels beside Channel
+	scopes  []string
+	maxPage int
+	lag     time.Duration
+	memory  bool
+}
 
 // WithChannel adds a channel with the bot in it. IDs that begin with C are
 // public channels (scope channels:history), G private ones (groups:history), D
 // direct messages (im:history).
 func WithChannel(id string) Option {
-	return func(s *Slack) error {
-		if len(id) < 2 || !slices.Contains([]byte("CGD"), id[0]) {
-			return fmt.Errorf("notifytest: channel %q: an ID begins with C, G or D", id)
-		}
-		s.channels[id] = &channel{private: id[0] != 'C'}
-		return nil
-	}
+	return func(c *config) { c.more = append(c.more, id) }
 }
 
 // WithScopes sets what the token may do. Defaults to chat:write,
 // channels:history, groups:history and im:history.
 func WithScopes(scopes ...string) Option {
-	return func(s *Slack) error { s.scopes = scopes; return nil }
+	return func(c *config) { c.scopes = scopes }
 }
 
-// WithMaxPage bounds the messages in one page of history. Defaults to 999;
-// Slack gives 15 to apps that it does not list and that are distributed.
+// WithMaxPage bounds the messages in one page of history. Defaults to 999, at
+// least 1; Slack gives 15 to apps that it does not list and that are distributed.
 func WithMaxPage(n int) Option {
-	return func(s *Slack) error {
-		if n < 1 {
-			return fmt.Errorf("notifytest: max page is %d: at least 1", n)
-		}
-		s.maxPage = n
-		return nil
-	}
+	return func(c *config) { c.maxPage = n }
 }
 
 // WithHistoryLag lets a message appear in the history only so long after it was
-// posted. A person in the channel ([Slack.Seen]) sees it at once.
+// posted; 0 by default. A person in the channel ([Slack.Seen]) sees it at once.
 func WithHistoryLag(d time.Duration) Option {
-	return func(s *Slack) error { s.lag = d; return nil }
+	return func(c *config) { c.lag = d }
 }
 
 // WithMemory keeps the server off the network: only the client from
 // [Slack.HTTPClient] reaches it. Goroutines then wait on nothing but each other
 // and the clock, as testing/synctest wants it.
 func WithMemory() Option {
-	return func(s *Slack) error { s.memory = true; return nil }
+	return func(c *config) { c.memory = true }
 }
 
-// NewSlack starts a fake Slack. Close it.
+func (c *config) check() error {
+	for _, id := range c.more {
+		if len(id) < 2 || !slices.Contains([]byte("CGD"), id[0]) {
+			return setting.Invalidf("WithChannel: %q, an ID begins with C, G or D", id)
+		}
+	}
+	switch {
+	case c.maxPage < 1:
+		return setting.Invalidf("WithMaxPage: %d, at least 1 is allowed", c.maxPage)
+	case c.lag < 0:
+		return setting.Invalidf("WithHistoryLag: %v, at least 0 is allowed", c.lag)
+	}
+	return nil
+}
+
+// NewSlack starts a fake Slack. Close it. The error says which option is not
+// allowed, or that nothing can be listened to.
 func NewSlack(opts ...Option) (*Slack, error) {
 	s := &Slack{
-		maxPage:  999,
-		scopes:   []string{"chat:write", "channels:history", "groups:history", "im:history"},
+		config: config{
+			maxPage: 999,
+			scopes:  []string{"chat:write", "channels:history", "groups:history", "im:history"},
+		},
 		channels: map[string]*channel{Channel: {}},
 		calls:    map[string]int{},
 		limits:   map[string]*limit{},
 		done:     make(chan struct{}),
 	}
 	s.Clear()
-	for _, opt := range opts {
-		if err := opt(s); err != nil {
-			return nil, err
-		}
+	if err := setting.Apply(&s.config, opts); err != nil {
+		return nil, err
+	}
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	for _, id := range s.more {
+		s.channels[id] = &channel{private: id[0] != 'C'}
 	}
 	if err := s.listen("127.0.0.1:0"); err != nil {
 		return nil, fmt.Errorf("notifytest: %w", err)
@@ -228,8 +245,10 @@ func (s *Slack) dial(ctx context.Context, network, addr string) (net.Conn, error
 }
 
 // Calls is how often the method ("chat.postMessage", "webhook", ...) was
-// called, failed calls included.
+// called, failed calls included. It panics for a method that the server does not
+// have, as [Slack.Script] does.
 func (s *Slack) Calls(method string) int {
+	mustKnow(method)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.calls[method]

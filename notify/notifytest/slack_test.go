@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/slack-go/slack"
 
+	"github.com/nexuscore/onceq/internal/setting"
 	"github.com/nexuscore/onceq/notify/notifytest"
 )
 
@@ -377,10 +378,13 @@ func TestWebhook(t *testing.T) {
 }
 
 func TestOptionsAreChecked(t *testing.T) {
-	for _, opt := range []notifytest.Option{notifytest.WithChannel("general"), notifytest.WithMaxPage(0)} {
-		if s, err := notifytest.NewSlack(opt); err == nil {
+	for _, opt := range []notifytest.Option{notifytest.WithChannel("general"), notifytest.WithMaxPage(0), notifytest.WithHistoryLag(-1), nil} {
+		s, err := notifytest.NewSlack(opt)
+		if err == nil {
 			s.Close()
-			t.Error("accepted")
+		}
+		if !errors.Is(err, setting.ErrInvalid) {
+			t.Errorf("got %v, want ErrInvalid", err)
 		}
 	}
 }
