@@ -3,6 +3,7 @@ package notify
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 )
@@ -194,8 +195,10 @@ func took(d time.Duration) string {
 }
 
 // String words the cost for people, for example "$1.23 (14 calls, 120,000
-// tokens; $0.40 saved)"; it is empty for the zero value.
+// tokens; $0.40 saved)"; it is empty for the zero value. What is no amount (not above
+// 0, infinite, no number) is left out.
 func (c Cost) String() string {
+	c.USD, c.Saved = amount(c.USD), amount(c.Saved)
 	var parts []string
 	if c.Calls > 0 {
 		parts = append(parts, plural(c.Calls, "call"))
@@ -211,7 +214,7 @@ func (c Cost) String() string {
 		detail += usd(c.Saved) + " saved"
 	}
 	switch {
-	case c.USD <= 0:
+	case c.USD == 0:
 		return detail
 	case detail == "":
 		return usd(c.USD)
@@ -219,9 +222,20 @@ func (c Cost) String() string {
 	return usd(c.USD) + " (" + detail + ")"
 }
 
+// amount is v, or 0 where it is none.
+func amount(v float64) float64 {
+	if v > 0 && !math.IsInf(v, 0) { // NaN is not above 0
+		return v
+	}
+	return 0
+}
+
 func usd(v float64) string {
-	if v > 0 && v < 0.01 {
+	switch {
+	case v < 0.01:
 		return "under $0.01"
+	case v >= 1e9:
+		return "over $1,000,000,000"
 	}
 	return fmt.Sprintf("$%.2f", v)
 }

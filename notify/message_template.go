@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"strings"
 	"text/template"
+
+	"github.com/nexuscore/onceq/internal/setting"
 )
 
 // maxTemplate bounds what a template may write, in bytes.
@@ -23,7 +25,7 @@ const maxTemplate = 64 << 10
 //	json     a value as JSON, quotes included: {{json (slack .Title)}}
 //
 // An unknown field is an error when the template is parsed where Go can know,
-// else when it is built.
+// else when it is built. The error wraps [ErrInvalid].
 func ParseTemplate(text string) (Builder, error) {
 	t, err := template.New("message").Funcs(template.FuncMap{
 		"took":  took,
@@ -34,12 +36,12 @@ func ParseTemplate(text string) (Builder, error) {
 		},
 	}).Option("missingkey=error").Parse(text)
 	if err != nil {
-		return nil, fmt.Errorf("notify: parse template: %w", err)
+		return nil, setting.Invalidf("ParseTemplate: %w", err)
 	}
 	b := func(r Report) (Content, error) { return buildTemplate(t, r) }
 	// A template that cannot work is found out now, not when a run ends.
 	if _, err := b(Report{RunID: "run", Title: "title", Details: []Detail{{"label", "value"}}}); err != nil {
-		return nil, err
+		return nil, setting.Invalidf("ParseTemplate: %w", err)
 	}
 	return b, nil
 }

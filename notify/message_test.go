@@ -3,6 +3,7 @@ package notify
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -219,6 +220,11 @@ func TestCost(t *testing.T) {
 		"1,234,567 tokens":                       {Tokens: 1_234_567},
 		"$0.40 saved":                            {Saved: 0.4},
 		"$12.00 (2 calls, 1 token; $0.10 saved)": {USD: 12, Saved: 0.1, Calls: 2, Tokens: 1},
+		"3 calls":                                {USD: math.NaN(), Saved: math.Inf(1), Calls: 3},
+		"4 calls":                                {USD: math.Inf(1), Saved: math.NaN(), Calls: 4},
+		"5 calls":                                {USD: math.Inf(-1), Saved: -1, Calls: 5},
+		"over $1,000,000,000 (over $1,000,000,000 saved)": {USD: 1e308, Saved: 1e9},
+		"$999999999.00": {USD: 999_999_999},
 	} {
 		if got := c.String(); got != want {
 			t.Errorf("%+v = %q, want %q", c, got, want)
@@ -228,7 +234,7 @@ func TestCost(t *testing.T) {
 
 func TestParseTemplate(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
-		"syntax":          {"{{.Title", "parse template"},
+		"syntax":          {"{{.Title", "ParseTemplate: template: message:1"},
 		"unknown field":   {"{{.Titel}}", "Titel"},
 		"prints nothing":  {"  {{- if .Failed}}x{{end}}", "Failed"},
 		"nothing":         {" ", "prints nothing"},
