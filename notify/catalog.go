@@ -1,7 +1,6 @@
 package notify
 
 import (
-	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -9,6 +8,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/nexuscore/onceq/internal/database"
+	"github.com/nexuscore/onceq/internal/setting"
 )
 
 // dialect is a family of databases, as gorm's drivers name it.
@@ -25,7 +25,7 @@ func dialectOf(db *gorm.DB) (dialect, error) {
 	case sqlite, postgres, mysql:
 		return d, nil
 	default:
-		return "", fmt.Errorf("notify: New: database %q: allowed are sqlite, postgres and mysql", d)
+		return "", setting.Invalidf("New: database %q, sqlite, postgres and mysql are allowed", d)
 	}
 }
 

@@ -2,7 +2,6 @@ package notify
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -11,6 +10,7 @@ import (
 
 	"github.com/nexuscore/onceq/internal/database"
 	"github.com/nexuscore/onceq/internal/lease"
+	"github.com/nexuscore/onceq/internal/setting"
 )
 
 // Enqueue stores the event for each of its destinations; it is sent once tx is
@@ -36,7 +36,7 @@ import (
 // After the host's commit, [Outbox.Kick] saves waiting for the next poll.
 func (o *Outbox) Enqueue(ctx context.Context, tx *gorm.DB, e Event) error {
 	if tx == nil {
-		return errors.New("notify: Enqueue: tx is nil")
+		return setting.Invalidf("Enqueue: tx is nil")
 	}
 	if tx.Error != nil {
 		return fmt.Errorf("notify: Enqueue: tx has failed before: %w", tx.Error)

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -16,8 +15,8 @@ import (
 )
 
 // ErrInvalidEvent is wrapped by every error that [Outbox.Enqueue] returns about
-// the event itself. The same event will never be accepted.
-var ErrInvalidEvent = errors.New("notify: invalid event")
+// the event itself; it wraps [ErrInvalid]. The same event will never be accepted.
+var ErrInvalidEvent = fmt.Errorf("%w event", ErrInvalid)
 
 // Limits on what identifies an event, in bytes. They fit a MySQL index.
 const (

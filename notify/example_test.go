@@ -150,5 +150,5 @@ func ExampleOutbox_Enqueue() {
 	}
 	err = outbox.Enqueue(context.Background(), db, notify.Event{Type: "done"})
 	fmt.Println(errors.Is(err, notify.ErrInvalidEvent), err)
-	// Output: true notify: invalid event: RunID is empty
+	// Output: true onceq: invalid event: RunID is empty
 }

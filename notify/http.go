@@ -50,7 +50,8 @@ type HTTP struct {
 // request's headers were written is uncertain.
 //
 // Options: [WithName] (defaults to "http-" and the host), [WithTimeout],
-// [WithHTTPClient], [WithSecret], [WithHeader], [WithIdempotentReceiver].
+// [WithHTTPClient], [WithSecret], [WithHeader], [WithIdempotentReceiver]. The error
+// wraps [ErrInvalid].
 func NewHTTP(url string, opts ...DestinationOption) (*HTTP, error) {
 	u, err := checkURL("NewHTTP", url)
 	if err != nil {

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/nexuscore/onceq/internal/setting"
 )
 
 const (
@@ -62,7 +64,7 @@ func checkSecret(c *destinationConfig) error {
 		return nil
 	}
 	if n := len(c.secret()); n < 16 {
-		return fmt.Errorf("notify: NewHTTP: secret has %d bytes: at least 16 are needed", n)
+		return setting.Invalidf("WithSecret: %d bytes, at least 16 are needed", n)
 	}
 	return nil
 }

@@ -162,17 +162,16 @@ func TestNewHTTPValidates(t *testing.T) {
 		want string
 	}{
 		{"example.com", nil, "http or https"},
-		{"https://example.com", []DestinationOption{WithSecret([]byte("short"))}, "secret has 5 bytes: at least 16"},
-		{"https://example.com", []DestinationOption{WithSecret(nil)}, "secret has 0 bytes"},
-		{"https://example.com", []DestinationOption{WithHeader("idempotency-key", "x")}, "header Idempotency-Key is set by the destination"},
+		{"https://example.com", []DestinationOption{WithSecret([]byte("short"))}, "WithSecret: 5 bytes, at least 16 are needed"},
+		{"https://example.com", []DestinationOption{WithSecret(nil)}, "WithSecret: 0 bytes"},
+		{"https://example.com", []DestinationOption{WithHeader("idempotency-key", "x")}, "WithHeader: Idempotency-Key is set by the destination"},
 		{"https://example.com", []DestinationOption{WithHeader("X-A", "a\r\nB: c")}, "malformed"},
 		{"https://example.com", []DestinationOption{WithHeader("", "a")}, "malformed"},
 		{"https://example.com", []DestinationOption{WithHistoryPages(3)}, "does not apply"},
 		{"https://" + strings.Repeat("a", 70) + ".com", nil, "see WithName"},
 	} {
-		if _, err := NewHTTP(c.url, c.opts...); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("NewHTTP(%q): %v, want %q", c.url, err, c.want)
-		}
+		_, err := NewHTTP(c.url, c.opts...)
+		refused(t, err, c.want)
 	}
 	for url, name := range map[string]string{"https://example.com/x": "http-example.com", "http://127.0.0.1:8080": "http-127.0.0.1-8080", "http://[::1]:80/": "http-1-80"} {
 		h, err := NewHTTP(url)

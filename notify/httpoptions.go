@@ -8,6 +8,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/nexuscore/onceq/internal/setting"
 )
 
 // DestinationOption changes a destination made by [NewSlack],
@@ -37,7 +39,7 @@ func WithName(name string) DestinationOption {
 }
 
 // WithTimeout bounds one request, from dialling to the end of the reply.
-// Defaults to 10 s; the outbox's own [WithSendTimeout] holds, too. A message whose
+// Defaults to 10 s, from 1 ms to 1 h; the outbox's own [WithSendTimeout] holds, too. A message whose
 // request ran into it is uncertain, so a short timeout makes work for reconciliation.
 func WithTimeout(d time.Duration) DestinationOption {
 	return func(c *destinationConfig) { c.timeout = d; c.given = append(c.given, "WithTimeout") }
@@ -59,7 +61,7 @@ func WithAPIURL(base string) DestinationOption {
 
 // WithHistoryPages bounds how much history a [Slack] destination reads to find
 // one message, in pages of 200. Defaults to 25, that is 5,000 messages since the
-// first attempt. Beyond it the answer is "cannot tell", never "not there".
+// first attempt; at most 1,000. Beyond it the answer is "cannot tell", never "not there".
 func WithHistoryPages(n int) DestinationOption {
 	return func(c *destinationConfig) { c.pages = n; c.given = append(c.given, "WithHistoryPages") }
 }
@@ -96,22 +98,22 @@ func WithIdempotentReceiver() DestinationOption {
 // the common three.
 func newDestinationConfig(constructor, name string, opts []DestinationOption, allowed ...string) (*destinationConfig, error) {
 	c := &destinationConfig{name: name, timeout: 10 * time.Second, apiURL: "https://slack.com/api/", pages: 25}
-	for _, opt := range opts {
-		opt(c)
+	if err := setting.Apply(c, opts); err != nil {
+		return nil, fmt.Errorf("%w, of %s", err, constructor)
 	}
 	ok := " WithName WithTimeout WithHTTPClient " + strings.Join(allowed, " ") + " "
 	for _, g := range c.given {
 		if !strings.Contains(ok, " "+g+" ") {
-			return nil, fmt.Errorf("notify: %s: option %s does not apply; those that do: %s", constructor, g, strings.TrimSpace(ok))
+			return nil, setting.Invalidf("%s: option %s does not apply; those that do: %s", constructor, g, strings.TrimSpace(ok))
 		}
 	}
 	switch {
 	case !destinationName.MatchString(c.name):
-		return nil, fmt.Errorf("notify: %s: name %q: allowed are 1 to 64 letters, digits and \"._-\", see WithName", constructor, c.name)
-	case c.timeout < time.Millisecond:
-		return nil, fmt.Errorf("notify: %s: timeout is %s: at least 1ms is allowed", constructor, c.timeout)
-	case c.pages < 1:
-		return nil, fmt.Errorf("notify: %s: history pages is %d: at least 1 is allowed", constructor, c.pages)
+		return nil, setting.Invalidf("%s: name %q, 1 to 64 letters, digits and \"._-\" are allowed, see WithName", constructor, c.name)
+	case c.timeout < time.Millisecond || c.timeout > time.Hour:
+		return nil, setting.Invalidf("%s: WithTimeout: %v, from 1ms to 1h are allowed", constructor, c.timeout)
+	case c.pages < 1 || c.pages > 1000:
+		return nil, setting.Invalidf("%s: WithHistoryPages: %d, from 1 to 1000 are allowed", constructor, c.pages)
 	}
 	return c, nil
 }
@@ -121,10 +123,10 @@ func newDestinationConfig(constructor, name string, opts []DestinationOption, al
 func checkURL(constructor, raw string) (*url.URL, error) {
 	u, err := url.Parse(raw)
 	if err != nil {
-		return nil, fmt.Errorf("notify: %s: URL cannot be parsed", constructor)
+		return nil, setting.Invalidf("%s: URL cannot be parsed", constructor)
 	}
 	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return nil, fmt.Errorf("notify: %s: URL with scheme %q and host %q: http or https and a host are needed", constructor, u.Scheme, u.Host)
+		return nil, setting.Invalidf("%s: URL with scheme %q and host %q: http or https and a host are needed", constructor, u.Scheme, u.Host)
 	}
 	return u, nil
 }
@@ -134,12 +136,12 @@ func checkHeaders(h http.Header, ours ...string) error {
 	for key := range maps.Keys(h) {
 		for _, o := range ours {
 			if textproto.CanonicalMIMEHeaderKey(o) == key {
-				return fmt.Errorf("notify: NewHTTP: header %s is set by the destination", key)
+				return setting.Invalidf("WithHeader: %s is set by the destination", key)
 			}
 		}
 		for _, v := range h[key] {
 			if key == "" || strings.ContainsAny(key+v, "\r\n\x00") || strings.ContainsAny(key, " :") {
-				return fmt.Errorf("notify: NewHTTP: header %q is malformed", key)
+				return setting.Invalidf("WithHeader: %q is malformed", key)
 			}
 		}
 	}

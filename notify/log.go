@@ -20,7 +20,8 @@ func Log(name string, l *slog.Logger) Destination {
 }
 
 // Func returns a destination that calls send, under the contract of
-// [Destination]'s Send. It cannot be asked what it has: see [WithPolicy].
+// [Destination]'s Send. It cannot be asked what it has: see [WithPolicy]. [New]
+// refuses it without a function.
 func Func(name string, send func(ctx context.Context, m Message) (Receipt, error)) Destination {
 	return funcDestination{name, send}
 }

@@ -9,6 +9,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/nexuscore/onceq/internal/database"
+	"github.com/nexuscore/onceq/internal/setting"
 )
 
 // ErrSchema is wrapped by errors that say that the table is not what the outbox
@@ -26,7 +27,7 @@ var ErrSchema = errors.New("notify: the table is not usable")
 // Run and Drain check the result.
 func (o *Outbox) Migrate(ctx context.Context) error {
 	if _, ok := o.store.db.Statement.ConnPool.(gorm.TxCommitter); ok {
-		return fmt.Errorf("notify: Migrate: the outbox was made with a transaction, it needs the database")
+		return setting.Invalidf("Migrate: the outbox was made with a transaction, it needs the database")
 	}
 	s := newSchema(o.store.dialect, o.table)
 	if err := s.verify(database.Fresh(ctx, o.store.db)); err == nil {

@@ -218,39 +218,3 @@ func TestMigrateSaysWhatItCannotRepair(t *testing.T) {
 		}
 	})
 }
-
-func TestNewRefuses(t *testing.T) {
-	db := dbtest.New(t, "sqlite").DB
-	d := []Destination{&channel{name: "d"}}
-	for _, c := range []struct {
-		want string
-		dest []Destination
-		opts []Option
-	}{
-		{"no destination", nil, nil},
-		{"destination 0 is nil", []Destination{nil}, nil},
-		{`destination name "a b"`, []Destination{&channel{name: "a b"}}, nil},
-		{`two destinations are called "d"`, append(d, d...), nil},
-		{`WithPolicy("x"): no such destination; there are d`, d, []Option{WithPolicy("x", PolicyDrop)}},
-		{"WithPolicy(\"d\", Policy(7))", d, []Option{WithPolicy("d", Policy(7))}},
-		{`WithTable("Users; DROP")`, d, []Option{WithTable("Users; DROP")}},
-		{"WithLogger(nil)", d, []Option{WithLogger(nil)}},
-		{"WithPollInterval(0s): at least 1ms", d, []Option{WithPollInterval(0)}},
-		{"WithSendTimeout(1ns): at least 1ms", d, []Option{WithSendTimeout(1)}},
-		{"WithLeaseTTL(19s): at least twice the send timeout of 10s", d, []Option{WithLeaseTTL(19e9)}},
-		{"WithReconcileGrace(-1s): not negative", d, []Option{WithReconcileGrace(-1e9)}},
-		{"WithBackoff(2s, 1s)", d, []Option{WithBackoff(2e9, 1e9)}},
-		{"WithConcurrency(0): at least 1", d, []Option{WithConcurrency(0)}},
-		{"WithMaxAttempts(0): at least 1", d, []Option{WithMaxAttempts(0)}},
-		{"WithMaxChecks(-1): at least 1", d, []Option{WithMaxChecks(-1)}},
-		{"WithMaxPayload(0): at least 1", d, []Option{WithMaxPayload(0)}},
-		{"WithMaxPayload(1073741824): at most 8388608", d, []Option{WithMaxPayload(1 << 30)}},
-	} {
-		if _, err := New(db, c.dest, c.opts...); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("got %v, want %q", err, c.want)
-		}
-	}
-	if _, err := New(nil, d); err == nil {
-		t.Error("a nil db was accepted")
-	}
-}

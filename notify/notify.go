@@ -1,14 +1,20 @@
 package notify
 
 import (
-	"fmt"
 	"regexp"
 	"slices"
 	"strings"
 	"sync"
 
 	"gorm.io/gorm"
+
+	"github.com/nexuscore/onceq/internal/setting"
 )
+
+// ErrInvalid is wrapped by errors about an argument or an option that is not
+// allowed; the message names it, its value and what is. Trying again is useless. It
+// is the same value in all packages of this module.
+var ErrInvalid = setting.ErrInvalid
 
 // Outbox keeps notifications in a table of the host's database and sends them.
 // Create it with [New] in every process: those that only enqueue need no [Run].
@@ -34,13 +40,17 @@ var destinationName = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 // db may be SQLite, PostgreSQL, MySQL or MariaDB. SQLite wants
 // "_journal_mode=WAL&_txlock=immediate&_busy_timeout=5000" in its DSN. Names of
 // destinations are 1 to 64 letters, digits and "._-", each once.
+//
+// The error wraps [ErrInvalid] and names the argument or option, its value and what
+// is allowed. What a constructor such as [NewSlack] returned beside an error is
+// refused here as well.
 func New(db *gorm.DB, destinations []Destination, opts ...Option) (*Outbox, error) {
-	if db == nil {
-		return nil, fmt.Errorf("notify: New: db is nil")
+	if db == nil || db.Config == nil || db.Dialector == nil {
+		return nil, setting.Invalidf("New: db is nil or was never opened")
 	}
 	c := defaults()
-	for _, opt := range opts {
-		opt(&c)
+	if err := setting.Apply(&c, opts); err != nil {
+		return nil, err
 	}
 	if err := c.check(); err != nil {
 		return nil, err
@@ -51,24 +61,27 @@ func New(db *gorm.DB, destinations []Destination, opts ...Option) (*Outbox, erro
 	}
 	o := &Outbox{config: c, store: store{db: db, table: c.table, dialect: dialect, now: c.now}}
 	if len(destinations) == 0 {
-		return nil, fmt.Errorf("notify: New: no destination")
+		return nil, setting.Invalidf("New: there is no destination")
 	}
 	for i, d := range destinations {
-		if d == nil {
-			return nil, fmt.Errorf("notify: New: destination %d is nil", i)
+		if setting.IsNil(d) {
+			return nil, setting.Invalidf("New: destination %d is nil; did its constructor return an error?", i)
 		}
 		name := d.Name()
 		if !destinationName.MatchString(name) {
-			return nil, fmt.Errorf("notify: New: destination name %q: 1 to 64 letters, digits and \"._-\"", name)
+			return nil, setting.Invalidf("New: destination name %q, 1 to 64 letters, digits and \"._-\" are allowed", name)
+		}
+		if f, ok := d.(funcDestination); ok && f.send == nil {
+			return nil, setting.Invalidf("Func: destination %q has no function", name)
 		}
 		if o.lane(name) != nil {
-			return nil, fmt.Errorf("notify: New: two destinations are called %q", name)
+			return nil, setting.Invalidf("New: two destinations are called %q", name)
 		}
 		o.lanes = append(o.lanes, newLane(o, d))
 	}
 	for name := range c.policies {
 		if o.lane(name) == nil {
-			return nil, fmt.Errorf("notify: WithPolicy(%q): no such destination; there are %s", name, o.names())
+			return nil, setting.Invalidf("WithPolicy: there is no destination %q; there are %s", name, o.names())
 		}
 	}
 	return o, nil

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/nexuscore/onceq/internal/setting"
 )
 
 // Errors of what operators do.
@@ -44,10 +46,14 @@ type Filter struct {
 	Limit       int   // 0 means 100; at most 1000
 }
 
-// List returns notifications in the order of their IDs.
+// List returns notifications in the order of their IDs. A destination or a run that
+// the table does not have is no error; errors about the filter wrap [ErrInvalid].
 func (o *Outbox) List(ctx context.Context, f Filter) ([]Entry, error) {
 	if f.Limit < 0 || f.Limit > 1000 {
-		return nil, fmt.Errorf("notify: List: Limit is %d, allowed are 0 to 1000", f.Limit)
+		return nil, setting.Invalidf("List: Limit: %d, from 0 to 1000 are allowed", f.Limit)
+	}
+	if f.State != "" && !slices.Contains(allStates, f.State) {
+		return nil, setting.Invalidf("List: State: %q, %v are allowed", f.State, allStates)
 	}
 	if f.Limit == 0 {
 		f.Limit = 100

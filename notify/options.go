@@ -4,7 +4,11 @@ import (
 	"fmt"
 	"log/slog"
 	"regexp"
+	"slices"
+	"strings"
 	"time"
+
+	"github.com/nexuscore/onceq/internal/setting"
 )
 
 // Policy says what becomes of a message that may have been sent when its
@@ -73,8 +77,8 @@ func defaults() config {
 }
 
 // WithTable names the table; default "notification_logs". Lower-case letters,
-// digits and underscores, no reserved word, at most 48 bytes, for names of indexes
-// are made of it.
+// digits and underscores, at most 48 bytes, for names of indexes are made of it,
+// and no word that one of the supported databases reserves.
 func WithTable(name string) Option { return func(c *config) { c.table = name } }
 
 // WithLogger sets where transitions are logged; default slog.Default().
@@ -87,43 +91,47 @@ func WithPolicy(destination string, p Policy) Option {
 }
 
 // WithConcurrency bounds how many messages one process sends to one destination
-// at a time; default 4. Each destination has workers of its own.
+// at a time; default 4, at most 1,000. Each destination has workers of its own.
 func WithConcurrency(n int) Option { return func(c *config) { c.concurrency = n } }
 
 // WithPollInterval sets how often the table is read when nothing happens;
-// default 1 s, at least 1 ms. It bounds how late this process sees what others enqueue.
+// default 1 s, from 1 ms to 1 h. It bounds how late this process sees what others
+// enqueue.
 func WithPollInterval(d time.Duration) Option { return func(c *config) { c.poll = d } }
 
 // WithSendTimeout bounds one attempt to send and one question to a destination;
-// default 10 s, at least 1 ms. It also bounds how long a shutdown takes.
+// default 10 s, from 1 ms to 1 h. It also bounds how long a shutdown takes.
 func WithSendTimeout(d time.Duration) Option { return func(c *config) { c.sendTimeout = d } }
 
 // WithLeaseTTL sets how long a worker keeps a row to itself; default 30 s, at least
-// twice the send timeout. What a killed worker had in hand is noticed after that.
+// twice the send timeout, at most 24 h. What a killed worker had in hand is noticed
+// after that.
 func WithLeaseTTL(d time.Duration) Option { return func(c *config) { c.lease = d } }
 
 // WithReconcileGrace sets how long after an attempt ended a destination may
-// still not show what it took; default 10 s. Before that, "not there" is not believed.
+// still not show what it took; default 10 s, from 0 to 24 h. Before that, "not
+// there" is not believed.
 func WithReconcileGrace(d time.Duration) Option { return func(c *config) { c.grace = d } }
 
 // WithBackoff sets the pause after the first failed attempt and its limit as it
-// doubles; default 1 s and 5 min. The pause is a random part of that. A
-// destination's own RetryAfter, up to an hour, is honoured where it is longer.
+// doubles; default 1 s and 5 min, from 1 ms to 24 h. The pause is a random part of
+// that. A destination's own RetryAfter, up to an hour, is honoured where it is longer.
 func WithBackoff(base, limit time.Duration) Option {
 	return func(c *config) { c.backoffBase, c.backoffCap = base, limit }
 }
 
 // WithMaxAttempts sets how many attempts a message has before it is failed, or
 // held if the last may have sent it; default 30, which is about an hour and a
-// half. Attempts that the destination turned away by rate limit do not count.
+// half; at most 10,000. Attempts that the destination turned away by rate limit do
+// not count.
 func WithMaxAttempts(n int) Option { return func(c *config) { c.maxAttempts = n } }
 
 // WithMaxChecks sets how often a destination is asked about one message without
-// being able to tell before the policy applies; default 30.
+// being able to tell before the policy applies; default 30, at most 10,000.
 func WithMaxChecks(n int) Option { return func(c *config) { c.maxChecks = n } }
 
 // WithMaxPayload bounds Payload and Content of an event together, in bytes of
-// JSON; default 256 KiB, at most 8 MiB.
+// JSON; default 256 KiB, from 1 byte to 8 MiB.
 func WithMaxPayload(n int) Option { return func(c *config) { c.maxPayload = n } }
 
 var tableName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,47}$`)
@@ -131,36 +139,43 @@ var tableName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,47}$`)
 func (c *config) check() error {
 	switch {
 	case !tableName.MatchString(c.table):
-		return fmt.Errorf("notify: WithTable(%q): allowed are lower-case letters, digits and _, at most 48 bytes, no digit first", c.table)
+		return setting.Invalidf("WithTable: %q, lower-case letters, digits and _ are allowed, at most 48 bytes, no digit first", c.table)
+	case slices.Contains(reserved, c.table), strings.HasPrefix(c.table, "sqlite_"):
+		return setting.Invalidf("WithTable: %q is a reserved word of SQL", c.table)
 	case c.logger == nil:
-		return fmt.Errorf("notify: WithLogger(nil): a logger is required")
-	case c.lease < 2*c.sendTimeout:
-		return fmt.Errorf("notify: WithLeaseTTL(%v): at least twice the send timeout of %v", c.lease, c.sendTimeout)
-	case c.backoffCap < c.backoffBase:
-		return fmt.Errorf("notify: WithBackoff(%v, %v): the limit is shorter than the base", c.backoffBase, c.backoffCap)
-	case c.maxPayload > 8<<20:
-		return fmt.Errorf("notify: WithMaxPayload(%d): at most %d", c.maxPayload, 8<<20)
-	case c.grace < 0:
-		return fmt.Errorf("notify: WithReconcileGrace(%v): not negative", c.grace)
+		return setting.Invalidf("WithLogger: nil, a logger is needed; slog.DiscardHandler makes a silent one")
 	}
-	for name, d := range map[string]time.Duration{
-		"WithPollInterval": c.poll, "WithSendTimeout": c.sendTimeout, "WithBackoff": c.backoffBase,
+	for _, d := range []struct {
+		name               string
+		value, least, most time.Duration
+	}{
+		{"WithPollInterval", c.poll, time.Millisecond, time.Hour},
+		{"WithSendTimeout", c.sendTimeout, time.Millisecond, time.Hour},
+		{"WithLeaseTTL", c.lease, 2 * c.sendTimeout, 24 * time.Hour},
+		{"WithReconcileGrace", c.grace, 0, 24 * time.Hour},
+		{"WithBackoff, base", c.backoffBase, time.Millisecond, 24 * time.Hour},
+		{"WithBackoff, limit", c.backoffCap, c.backoffBase, 24 * time.Hour},
 	} {
-		if d < time.Millisecond {
-			return fmt.Errorf("notify: %s(%v): at least 1ms", name, d)
+		if d.value < d.least || d.value > d.most {
+			return setting.Invalidf("%s: %v, from %v to %v are allowed", d.name, d.value, d.least, d.most)
 		}
 	}
-	for name, n := range map[string]int{
-		"WithConcurrency": c.concurrency, "WithMaxAttempts": c.maxAttempts,
-		"WithMaxChecks": c.maxChecks, "WithMaxPayload": c.maxPayload,
+	for _, n := range []struct {
+		name        string
+		value, most int
+	}{
+		{"WithConcurrency", c.concurrency, 1000},
+		{"WithMaxAttempts", c.maxAttempts, 10_000},
+		{"WithMaxChecks", c.maxChecks, 10_000},
+		{"WithMaxPayload", c.maxPayload, 8 << 20},
 	} {
-		if n < 1 {
-			return fmt.Errorf("notify: %s(%d): at least 1", name, n)
+		if n.value < 1 || n.value > n.most {
+			return setting.Invalidf("%s: %d, from 1 to %d are allowed", n.name, n.value, n.most)
 		}
 	}
 	for name, p := range c.policies {
 		if p < PolicyHold || p > PolicyDrop {
-			return fmt.Errorf("notify: WithPolicy(%q, %v): allowed are PolicyHold, PolicyResend and PolicyDrop", name, p)
+			return setting.Invalidf("WithPolicy: %v for %q, PolicyHold, PolicyResend and PolicyDrop are allowed", p, name)
 		}
 	}
 	return nil

@@ -23,6 +23,8 @@ const (
 	StateHeld      State = "held"      // may have been sent, nobody can tell: a person decides
 )
 
+var allStates = []State{StatePending, StateSending, StateSent, StateFailed, StateUncertain, StateHeld}
+
 // Bounds on what destinations may leave in a row, in bytes.
 const (
 	maxLastError = 500

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/slack-go/slack"
+
+	"github.com/nexuscore/onceq/internal/setting"
 )
 
 // metadataType marks our messages in a channel's history. A changed value
@@ -42,13 +44,13 @@ type Slack struct {
 // details" in Slack.
 //
 // Options: [WithName] (defaults to "slack-" and the channel), [WithTimeout],
-// [WithHTTPClient], [WithAPIURL], [WithHistoryPages].
+// [WithHTTPClient], [WithAPIURL], [WithHistoryPages]. The error wraps [ErrInvalid].
 func NewSlack(token, channelID string, opts ...DestinationOption) (*Slack, error) {
 	if token == "" || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return nil, errors.New("notify: NewSlack: token is empty or has characters that no token has")
+		return nil, setting.Invalidf("NewSlack: the token is empty or has characters that no token has")
 	}
 	if !channelIDs.MatchString(channelID) {
-		return nil, fmt.Errorf("notify: NewSlack: channel %q is no channel ID such as C0123456789: "+
+		return nil, setting.Invalidf("NewSlack: channel %q is no channel ID such as C0123456789: "+
 			"an ID begins with C, G or D; a name would work for posting until somebody renames the channel, "+
 			"and never for finding out whether a message arrived", channelID)
 	}

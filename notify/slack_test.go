@@ -298,21 +298,21 @@ func TestNewSlackValidates(t *testing.T) {
 		opts           []DestinationOption
 		want           string
 	}{
-		{"", "C012", nil, "token is empty"},
+		{"", "C012", nil, "the token is empty"},
 		{"xoxb\n", "C012", nil, "token is empty"},
 		{"xoxb", "#general", nil, "a name would work for posting until somebody renames the channel"},
 		{"xoxb", "general", nil, `channel "general" is no channel ID`},
 		{"xoxb", "U012ABC", nil, "an ID begins with C, G or D"},
 		{"xoxb", "C012", []DestinationOption{WithName("a b")}, `name "a b"`},
-		{"xoxb", "C012", []DestinationOption{WithTimeout(0)}, "timeout is 0s: at least 1ms"},
-		{"xoxb", "C012", []DestinationOption{WithHistoryPages(0)}, "history pages is 0"},
+		{"xoxb", "C012", []DestinationOption{WithTimeout(0)}, "NewSlack: WithTimeout: 0s, from 1ms to 1h"},
+		{"xoxb", "C012", []DestinationOption{WithHistoryPages(0)}, "NewSlack: WithHistoryPages: 0, from 1 to 1000"},
+		{"xoxb", "C012", []DestinationOption{WithTimeout(2 * time.Hour)}, "WithTimeout: 2h0m0s"},
+		{"xoxb", "C012", []DestinationOption{WithHistoryPages(1001)}, "WithHistoryPages: 1001"},
 		{"xoxb", "C012", []DestinationOption{WithSecret(make([]byte, 32))}, "option WithSecret does not apply"},
 		{"xoxb", "C012", []DestinationOption{WithAPIURL("slack.com")}, "http or https"},
 	} {
 		_, err := NewSlack(c.token, c.channel, c.opts...)
-		if err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("NewSlack(%q, %q): %v, want %q", c.token, c.channel, err, c.want)
-		}
+		refused(t, err, c.want)
 	}
 	s, err := NewSlack("xoxb-hush", "C0123ABC")
 	if err != nil {

@@ -26,7 +26,7 @@ type SlackWebhook struct {
 // which is a secret and shows in no error or log line.
 //
 // Options: [WithName] (defaults to "slack-webhook"), [WithTimeout],
-// [WithHTTPClient].
+// [WithHTTPClient]. The error wraps [ErrInvalid].
 func NewSlackWebhook(url string, opts ...DestinationOption) (*SlackWebhook, error) {
 	if _, err := checkURL("NewSlackWebhook", url); err != nil {
 		return nil, err
