@@ -12,14 +12,14 @@ import (
 type Finish int
 
 const (
-	// Complete answers are stored. It is the zero value.
-	Complete Finish = iota
-	// Length: cut off by a limit. Stored for the run only.
-	Length
-	// Refused: the model or a filter declined. Stored only with WithRefusals.
-	Refused
-	// Incomplete: not all of the answer came. Never stored, and nobody else gets it.
-	Incomplete
+	// FinishComplete: the answer is whole, and stored. It is the zero value.
+	FinishComplete Finish = iota
+	// FinishLength: cut off by a limit. Stored for the run only.
+	FinishLength
+	// FinishRefused: the model or a filter declined. Stored only with WithRefusals.
+	FinishRefused
+	// FinishIncomplete: not all of the answer came. Never stored, and nobody else gets it.
+	FinishIncomplete
 )
 
 // Answer is what one call brought.
@@ -38,7 +38,7 @@ type Answer[T any] struct {
 // fn runs under a context of its own: with the values of ctx, and cancelled only
 // when nobody waits for the answer any longer. A panic of fn comes out of Do.
 //
-// An answer is stored when fn returned no error, the answer is Complete and Value
+// An answer is stored when fn returned no error, the answer is FinishComplete and Value
 // is not empty (nil, "", [] or {}). []byte and string are stored as they are,
 // other types as JSON; what Do returns from the store is a new value.
 //
@@ -102,12 +102,12 @@ func assess[T any](c *Cache, p *place, model string, a Answer[T], err error) res
 		return r
 	}
 	r.rec.usage, r.rec.model = a.Usage, trim(a.Model)
-	if a.Finish == Incomplete {
+	if a.Finish == FinishIncomplete {
 		r.retry = true
 		return r
 	}
 	r.whole = true
-	r.store = !empty(r.rec) && (a.Finish != Length || !p.shared()) && (a.Finish != Refused || c.refusals)
+	r.store = !empty(r.rec) && (a.Finish != FinishLength || !p.shared()) && (a.Finish != FinishRefused || c.refusals)
 	return r
 }
 

@@ -162,11 +162,11 @@ func TestOnlyWholeAnswersAreStored(t *testing.T) {
 		{"nil", Answer[any]{}, true, nil, false},
 		{"empty string", Answer[any]{Value: ""}, true, nil, false},
 		{"empty object", Answer[any]{Value: value{}}, true, nil, false},
-		{"incomplete", Answer[any]{Value: "x", Finish: Incomplete}, false, nil, false},
-		{"length, shared", Answer[any]{Value: "x", Finish: Length}, true, nil, false}, // M3
-		{"length, run", Answer[any]{Value: "x", Finish: Length}, false, nil, true},
-		{"refused", Answer[any]{Value: "x", Finish: Refused}, false, nil, false},
-		{"refused, host keeps them", Answer[any]{Value: "x", Finish: Refused}, true, []Option{WithRefusals()}, true},
+		{"incomplete", Answer[any]{Value: "x", Finish: FinishIncomplete}, false, nil, false},
+		{"length, shared", Answer[any]{Value: "x", Finish: FinishLength}, true, nil, false}, // M3
+		{"length, run", Answer[any]{Value: "x", Finish: FinishLength}, false, nil, true},
+		{"refused", Answer[any]{Value: "x", Finish: FinishRefused}, false, nil, false},
+		{"refused, host keeps them", Answer[any]{Value: "x", Finish: FinishRefused}, true, []Option{WithRefusals()}, true},
 		{"too large", Answer[any]{Value: strings.Repeat("x", 100)}, true, []Option{WithMaxValue(100)}, false},
 		{"no JSON form", Answer[any]{Value: make(chan int)}, true, nil, false},
 	} {
@@ -342,7 +342,7 @@ func TestTypesAndTheirChange(t *testing.T) {
 }
 
 func TestKillSwitch(t *testing.T) {
-	t.Setenv(KillSwitch, "0")
+	t.Setenv(EnvSwitch, "0")
 	_, rdb := redistest.Mini(t)
 	var n redistest.Counter
 	rdb.AddHook(&n)

@@ -37,7 +37,7 @@ func (c *Cache) find(ctx context.Context, f *flight, w *call) outcome {
 			return c.pay(ctx, f, w, owner)
 		}
 		switch b.State {
-		case Found:
+		case StateFound:
 			rec, err := c.envelope.open(b.Data, w.slot.Key)
 			if err == nil {
 				c.hit(w, rec, b.TTL)
@@ -47,7 +47,7 @@ func (c *Cache) find(ctx context.Context, f *flight, w *call) outcome {
 			claim.Renew = true
 			wait = 0
 			continue
-		case Mine:
+		case StateMine:
 			if b.Note != "" {
 				c.interrupted(w, b.Note)
 			}
@@ -59,9 +59,9 @@ func (c *Cache) find(ctx context.Context, f *flight, w *call) outcome {
 			stop := c.keepAlive(ctx, w.slot, owner)
 			defer stop()
 			return c.pay(ctx, f, w, owner)
-		case Ambiguous:
+		case StateAmbiguous:
 			return outcome{result: result{err: &MaybePaidError{Run: w.run, Call: openCall(w.slot.ID, b.Note)}}}
-		case Spent:
+		case StateSpent:
 			return outcome{result: result{err: w.spent(b.Totals)}}
 		}
 		claim.Renew = false // what the holder will have stored is fresh enough

@@ -227,7 +227,7 @@ func TestOneWaiterTakesOverFromTheDead(t *testing.T) {
 		dead := newRedisStore(rdb)
 		hash, _ := prompt("x").hash()
 		slot := sharedSlot("onceq", "", hash)
-		if b, err := dead.Begin(t.Context(), slot, Claim{Owner: "dead", Lease: 30 * time.Second, Keep: time.Hour}); err != nil || b.State != Mine {
+		if b, err := dead.Begin(t.Context(), slot, Claim{Owner: "dead", Lease: 30 * time.Second, Keep: time.Hour}); err != nil || b.State != StateMine {
 			t.Fatalf("Begin = %+v, %v", b, err)
 		}
 		m := newSlow()

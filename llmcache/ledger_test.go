@@ -90,7 +90,7 @@ func TestCrashDuringACall(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if b, err := c.store.Begin(ctx, p.slot, p.claim(c, "dead", "m")); err != nil || b.State != Mine {
+			if b, err := c.store.Begin(ctx, p.slot, p.claim(c, "dead", "m")); err != nil || b.State != StateMine {
 				t.Fatalf("Begin = %+v, %v", b, err)
 			}
 		}

@@ -14,9 +14,9 @@ import (
 	"github.com/nexuscore/onceq/internal/breaker"
 )
 
-// KillSwitch is the environment variable that turns the cache off: with "0",
+// EnvSwitch is the environment variable that turns the cache off: with "0",
 // every call goes to its provider, and Redis is not asked. It is read by New.
-const KillSwitch = "ONCEQ_LLM_CACHE"
+const EnvSwitch = "ONCEQ_LLM_CACHE"
 
 // Cache keeps the answers of LLM calls. Make one for each process with New and
 // share it; it is safe for concurrent use. A nil *Cache caches nothing.
@@ -61,9 +61,9 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Cache, error) {
 	})
 	c.memory = newMemory(c.config.memory)
 	c.tally.init(c)
-	if os.Getenv(KillSwitch) == "0" {
+	if os.Getenv(EnvSwitch) == "0" {
 		c.off = true
-		c.logger.Warn("llmcache: off", "because", KillSwitch+"=0")
+		c.logger.Warn("llmcache: off", "because", EnvSwitch+"=0")
 	}
 	return c, nil
 }

@@ -14,7 +14,7 @@ import (
 type Store interface {
 	// Begin looks for the answer of a slot. When there is none and nobody holds
 	// the slot's lease, it takes the lease for claim.Owner and writes the in-flight
-	// record. Who already holds it is told Mine again. A holder with a smaller Fence
+	// record. Who already holds it is told StateMine again. A holder with a smaller Fence
 	// counts as nobody: its call is one that was interrupted.
 	Begin(ctx context.Context, slot Slot, claim Claim) (Begun, error)
 	// Extend keeps the lease alive for another ttl, and takes it back when it
@@ -50,7 +50,7 @@ type Claim struct {
 	Keep   time.Duration // TTL of Book and of the in-flight record
 	Touch  time.Duration // an answer that is found lives at least that long; 0 leaves its TTL alone
 	Renew  bool          // do not look for an answer
-	Refuse bool          // answer Ambiguous rather than repeat a call that may have been paid
+	Refuse bool          // answer StateAmbiguous rather than repeat a call that may have been paid
 	Limit  Budget        // of Book
 	Fence  int64         // fencing token of the attempt that calls; 0 outside runs
 }
@@ -60,20 +60,20 @@ type State int
 
 // What Begin can find.
 const (
-	Found     State = iota + 1 // an answer
-	Mine                       // no answer, and the lease is the claimant's
-	Held                       // no answer yet, another makes the call
-	Ambiguous                  // an earlier call began and never ended
-	Spent                      // the call would exceed the limit
+	StateFound     State = iota + 1 // an answer
+	StateMine                       // no answer, and the lease is the claimant's
+	StateHeld                       // no answer yet, another makes the call
+	StateAmbiguous                  // an earlier call began and never ended
+	StateSpent                      // the call would exceed the limit
 )
 
 // Begun is the answer of Begin.
 type Begun struct {
 	State  State
-	Data   []byte        // Found: what Finish stored
-	TTL    time.Duration // Found: how long it lives; Held: how long the lease does
-	Note   string        // Ambiguous, or Mine after such a call: what the earlier one noted
-	Totals Account       // Spent: what Book holds
+	Data   []byte        // StateFound: what Finish stored
+	TTL    time.Duration // StateFound: how long it lives; StateHeld: how long the lease does
+	Note   string        // StateAmbiguous, or StateMine after such a call: what the earlier one noted
+	Totals Account       // StateSpent: what Book holds
 }
 
 // Stored is an answer on its way into a Store.

@@ -54,25 +54,25 @@ func (s *MemoryStore) Begin(_ context.Context, slot Slot, c Claim) (Begun, error
 		a.until = later(a.until, now.Add(c.Touch))
 		s.answers[slot.Key] = a
 		s.count(slot.Book, slot.once(c.Owner), Account{Saved: a.Cost}, c.Keep)
-		return Begun{State: Found, Data: a.Data, TTL: a.until.Sub(now)}, nil
+		return Begun{State: StateFound, Data: a.Data, TTL: a.until.Sub(now)}, nil
 	}
 	mine := memoryMark{owner: c.Owner, fence: c.Fence, until: now.Add(c.Lease)}
 	if l, ok := s.leases[slot.lease()]; ok && (l.fence == 0 || l.fence >= c.Fence) {
 		if l.owner != c.Owner {
-			return Begun{State: Held, TTL: l.until.Sub(now)}, nil
+			return Begun{State: StateHeld, TTL: l.until.Sub(now)}, nil
 		}
 		s.leases[slot.lease()] = mine
-		return Begun{State: Mine}, nil
+		return Begun{State: StateMine}, nil
 	}
 	flights := s.flights[slot.flights()]
 	before, interrupted := flights[slot.ID]
 	if interrupted && c.Refuse {
-		return Begun{State: Ambiguous, Note: before.note}, nil
+		return Begun{State: StateAmbiguous, Note: before.note}, nil
 	}
 	if slot.Book != "" {
 		sums := s.books[slot.Book].Account
 		if c.Limit.over(sums, int64(len(flights))) != "" {
-			return Begun{State: Spent, Totals: s.sums(slot.Book)}, nil
+			return Begun{State: StateSpent, Totals: s.sums(slot.Book)}, nil
 		}
 		if interrupted {
 			s.add(slot.Book, Account{Wasted: Sum{Calls: 1}}, c.Keep)
@@ -84,7 +84,7 @@ func (s *MemoryStore) Begin(_ context.Context, slot Slot, c Claim) (Begun, error
 		s.flights[slot.flights()] = flights
 	}
 	flights[slot.ID] = memoryMark{owner: c.Owner, note: c.Note, fence: c.Fence, until: now.Add(c.Keep)}
-	return Begun{State: Mine, Note: before.note}, nil
+	return Begun{State: StateMine, Note: before.note}, nil
 }
 
 // Extend implements Store.

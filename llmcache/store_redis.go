@@ -66,16 +66,16 @@ func (s *redisStore) Begin(ctx context.Context, slot Slot, c Claim) (Begun, erro
 		if len(reply) != 3 || !ok {
 			return Begun{}, odd("begin", v)
 		}
-		return Begun{State: Found, Data: []byte(text), TTL: millis(ttl)}, nil
+		return Begun{State: StateFound, Data: []byte(text), TTL: millis(ttl)}, nil
 	case "mine":
-		return Begun{State: Mine, Note: text}, nil
+		return Begun{State: StateMine, Note: text}, nil
 	case "held":
-		return Begun{State: Held, TTL: millis(number)}, nil
+		return Begun{State: StateHeld, TTL: millis(number)}, nil
 	case "ambiguous":
-		return Begun{State: Ambiguous, Note: text}, nil
+		return Begun{State: StateAmbiguous, Note: text}, nil
 	case "spent":
 		totals, err := s.Sums(ctx, slot.Book)
-		return Begun{State: Spent, Totals: totals}, err
+		return Begun{State: StateSpent, Totals: totals}, err
 	}
 	return Begun{}, odd("begin", v)
 }

@@ -755,7 +755,7 @@ func TestSealedAnswersCannotBeRead(t *testing.T) {
 }
 
 func TestKilledTransport(t *testing.T) {
-	t.Setenv(KillSwitch, "0")
+	t.Setenv(EnvSwitch, "0")
 	_, rdb := redistest.Mini(t)
 	p := &provider{answer: func(n int64, _ *http.Request, _ []byte) (*http.Response, error) { return jsonAnswer(200, chat(n)), nil }}
 	tr := open(t, rdb).Transport(p)

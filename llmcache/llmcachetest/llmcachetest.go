@@ -122,42 +122,42 @@ func (s *suite) sums(key string, paid, saved, wasted llmcache.Sum) llmcache.Acco
 
 func answerLives(t *testing.T, s *suite) {
 	for _, sl := range []llmcache.Slot{slot("a"), outside("a")} {
-		s.begin(sl, claim("one"), llmcache.Mine)
+		s.begin(sl, claim("one"), llmcache.StateMine)
 		a := answer("data")
 		a.TTL = short
 		s.finish(sl, "one", a, true)
-		b := s.begin(sl, claim("two"), llmcache.Found)
+		b := s.begin(sl, claim("two"), llmcache.StateFound)
 		if string(b.Data) != "data" || b.TTL <= 0 || b.TTL > short {
 			t.Errorf("found %q for %v, want data for up to %v", b.Data, b.TTL, short)
 		}
 		renew := claim("three")
 		renew.Renew = true
-		s.begin(sl, renew, llmcache.Mine)
-		s.begin(sl, claim("two"), llmcache.Found) // the old answer serves until the new one is there
+		s.begin(sl, renew, llmcache.StateMine)
+		s.begin(sl, claim("two"), llmcache.StateFound) // the old answer serves until the new one is there
 		a.Data = []byte("new")
 		s.finish(sl, "three", a, true)
-		if b := s.begin(sl, claim("four"), llmcache.Found); string(b.Data) != "new" {
+		if b := s.begin(sl, claim("four"), llmcache.StateFound); string(b.Data) != "new" {
 			t.Errorf("found %q, want new", b.Data)
 		}
 		time.Sleep(short + 5*time.Millisecond)
-		s.begin(sl, claim("five"), llmcache.Mine)
+		s.begin(sl, claim("five"), llmcache.StateMine)
 	}
 }
 
 func touch(t *testing.T, s *suite) {
 	sl := slot("a")
-	s.begin(sl, claim("one"), llmcache.Mine)
+	s.begin(sl, claim("one"), llmcache.StateMine)
 	a := answer("data")
 	a.TTL = short
 	s.finish(sl, "one", a, true)
 	c := claim("two")
 	c.Touch = long
-	if b := s.begin(sl, c, llmcache.Found); b.TTL <= short {
+	if b := s.begin(sl, c, llmcache.StateFound); b.TTL <= short {
 		t.Errorf("TTL %v after a touch, want about %v", b.TTL, long)
 	}
 	time.Sleep(short + 5*time.Millisecond)
 	c.Touch = time.Millisecond // a touch never shortens
-	if b := s.begin(sl, c, llmcache.Found); b.TTL <= short {
+	if b := s.begin(sl, c, llmcache.StateFound); b.TTL <= short {
 		t.Errorf("TTL %v, want about %v", b.TTL, long)
 	}
 }
@@ -172,7 +172,7 @@ func oneGetsTheLease(t *testing.T, s *suite) {
 			if err != nil {
 				t.Error(err)
 			}
-			if b.State == llmcache.Held && (b.TTL <= 0 || b.TTL > long) {
+			if b.State == llmcache.StateHeld && (b.TTL <= 0 || b.TTL > long) {
 				t.Errorf("held for %v, want up to %v", b.TTL, long)
 			}
 			mu.Lock()
@@ -181,7 +181,7 @@ func oneGetsTheLease(t *testing.T, s *suite) {
 		})
 	}
 	wg.Wait()
-	if states[llmcache.Mine] != 1 || states[llmcache.Held] != 19 {
+	if states[llmcache.StateMine] != 1 || states[llmcache.StateHeld] != 19 {
 		t.Errorf("states %v, want 1 Mine and 19 Held", states)
 	}
 }
@@ -189,14 +189,14 @@ func oneGetsTheLease(t *testing.T, s *suite) {
 func expiredLease(t *testing.T, s *suite) {
 	c := claim("dead")
 	c.Lease = short
-	s.begin(slot("a"), c, llmcache.Mine)
-	s.begin(slot("a"), claim("two"), llmcache.Held)
+	s.begin(slot("a"), c, llmcache.StateMine)
+	s.begin(slot("a"), claim("two"), llmcache.StateHeld)
 	time.Sleep(short / 2)
 	s.extend(slot("a"), "dead", short, true)
 	time.Sleep(short/2 + 5*time.Millisecond)
-	s.begin(slot("a"), claim("two"), llmcache.Held)
+	s.begin(slot("a"), claim("two"), llmcache.StateHeld)
 	time.Sleep(short)
-	s.begin(slot("a"), claim("two"), llmcache.Mine)
+	s.begin(slot("a"), claim("two"), llmcache.StateMine)
 	s.extend(slot("a"), "dead", short, false)
 }
 
@@ -206,31 +206,31 @@ func overtaken(t *testing.T, s *suite) {
 		c.Fence, c.Note = fence, "note of "+owner
 		return c
 	}
-	s.begin(slot("a"), fenced("two", 1796049463675657), llmcache.Mine)
-	s.begin(slot("a"), fenced("same", 1796049463675657), llmcache.Held)
-	s.begin(slot("a"), fenced("one", 5), llmcache.Held)
-	s.begin(slot("a"), fenced("none", 0), llmcache.Held)
-	if b := s.begin(slot("a"), fenced("three", 1796049463675658), llmcache.Mine); b.Note != "note of two" {
+	s.begin(slot("a"), fenced("two", 1796049463675657), llmcache.StateMine)
+	s.begin(slot("a"), fenced("same", 1796049463675657), llmcache.StateHeld)
+	s.begin(slot("a"), fenced("one", 5), llmcache.StateHeld)
+	s.begin(slot("a"), fenced("none", 0), llmcache.StateHeld)
+	if b := s.begin(slot("a"), fenced("three", 1796049463675658), llmcache.StateMine); b.Note != "note of two" {
 		t.Errorf("note %q, want that of the interrupted call", b.Note)
 	}
 	s.extend(slot("a"), "two", long, false)
 	s.finish(slot("a"), "two", answer("late"), false)
 	s.finish(slot("a"), "three", answer("data"), true)
-	s.begin(slot("b"), fenced("outside", 0), llmcache.Mine)
-	s.begin(slot("b"), fenced("inside", 7), llmcache.Held)
+	s.begin(slot("b"), fenced("outside", 0), llmcache.StateMine)
+	s.begin(slot("b"), fenced("inside", 7), llmcache.StateHeld)
 }
 
 func repetitions(_ *testing.T, s *suite) {
 	sl := slot("a")
-	s.begin(sl, claim("one"), llmcache.Mine)
-	s.begin(sl, claim("one"), llmcache.Mine)
+	s.begin(sl, claim("one"), llmcache.StateMine)
+	s.begin(sl, claim("one"), llmcache.StateMine)
 	s.finish(sl, "one", answer("data"), true)
 	s.finish(sl, "one", answer("data"), true)
-	s.begin(sl, claim("two"), llmcache.Found)
-	s.begin(sl, claim("two"), llmcache.Found)
+	s.begin(sl, claim("two"), llmcache.StateFound)
+	s.begin(sl, claim("two"), llmcache.StateFound)
 	s.sums(sl.Book, cost(1), cost(1), llmcache.Sum{})
 	lost := slot("b")
-	s.begin(lost, claim("three"), llmcache.Mine)
+	s.begin(lost, claim("three"), llmcache.StateMine)
 	waste := llmcache.Account{Wasted: cost(2)}
 	s.abandon(lost, "three", waste)
 	s.abandon(lost, "three", waste)
@@ -241,15 +241,15 @@ func late(t *testing.T, s *suite) {
 	for _, sl := range []llmcache.Slot{slot("a"), outside("a")} {
 		c := claim("late")
 		c.Lease = short
-		s.begin(sl, c, llmcache.Mine)
+		s.begin(sl, c, llmcache.StateMine)
 		time.Sleep(short + 5*time.Millisecond)
-		s.begin(sl, claim("next"), llmcache.Mine)
+		s.begin(sl, claim("next"), llmcache.StateMine)
 		s.finish(sl, "late", answer("late"), false)
 		s.abandon(sl, "late", llmcache.Account{Wasted: cost(9)})
-		s.begin(sl, claim("other"), llmcache.Held)
+		s.begin(sl, claim("other"), llmcache.StateHeld)
 		s.finish(sl, "next", answer("next"), true)
 		s.finish(sl, "late", answer("late"), false)
-		if b := s.begin(sl, claim("other"), llmcache.Found); string(b.Data) != "next" {
+		if b := s.begin(sl, claim("other"), llmcache.StateFound); string(b.Data) != "next" {
 			t.Errorf("found %q, want next", b.Data)
 		}
 	}
@@ -259,26 +259,26 @@ func takeBack(_ *testing.T, s *suite) {
 	sl := slot("a")
 	c := claim("one")
 	c.Lease = short
-	s.begin(sl, c, llmcache.Mine)
+	s.begin(sl, c, llmcache.StateMine)
 	time.Sleep(short + 5*time.Millisecond)
 	s.extend(sl, "one", long, true)
-	s.begin(sl, claim("two"), llmcache.Held)
+	s.begin(sl, claim("two"), llmcache.StateHeld)
 	s.extend(sl, "two", long, false)
 
 	sl = slot("b")
-	s.begin(sl, c, llmcache.Mine)
+	s.begin(sl, c, llmcache.StateMine)
 	time.Sleep(short + 5*time.Millisecond)
 	s.finish(sl, "one", answer("data"), true)
-	s.begin(sl, claim("two"), llmcache.Found)
+	s.begin(sl, claim("two"), llmcache.StateFound)
 	s.extend(slot("never"), "one", long, false)
 }
 
 func abandoned(_ *testing.T, s *suite) {
-	s.begin(slot("a"), claim("one"), llmcache.Mine)
+	s.begin(slot("a"), claim("one"), llmcache.StateMine)
 	s.abandon(slot("a"), "two", llmcache.Account{Wasted: cost(1)})
-	s.begin(slot("a"), claim("two"), llmcache.Held)
+	s.begin(slot("a"), claim("two"), llmcache.StateHeld)
 	s.abandon(slot("a"), "one", llmcache.Account{})
-	s.begin(slot("a"), claim("two"), llmcache.Mine)
+	s.begin(slot("a"), claim("two"), llmcache.StateMine)
 	s.sums(slot("a").Book, llmcache.Sum{}, llmcache.Sum{}, llmcache.Sum{})
 }
 
@@ -286,19 +286,19 @@ func interrupted(t *testing.T, s *suite) {
 	for _, sl := range []llmcache.Slot{slot("a"), outside("a")} {
 		dead := claim("dead")
 		dead.Lease = short
-		if b := s.begin(sl, dead, llmcache.Mine); b.Note != "" {
+		if b := s.begin(sl, dead, llmcache.StateMine); b.Note != "" {
 			t.Errorf("note %q of a call before the first", b.Note)
 		}
 		time.Sleep(short + 5*time.Millisecond)
 		refuse := claim("two")
 		refuse.Refuse = true
-		if b := s.begin(sl, refuse, llmcache.Ambiguous); b.Note != dead.Note {
+		if b := s.begin(sl, refuse, llmcache.StateAmbiguous); b.Note != dead.Note {
 			t.Errorf("note %q, want %q", b.Note, dead.Note)
 		}
-		if b := s.begin(sl, claim("two"), llmcache.Mine); b.Note != dead.Note {
+		if b := s.begin(sl, claim("two"), llmcache.StateMine); b.Note != dead.Note {
 			t.Errorf("note %q, want %q", b.Note, dead.Note)
 		}
-		if b := s.begin(sl, claim("two"), llmcache.Mine); b.Note != "" {
+		if b := s.begin(sl, claim("two"), llmcache.StateMine); b.Note != "" {
 			t.Errorf("note %q the second time, want none", b.Note)
 		}
 	}
@@ -313,30 +313,30 @@ func budget(t *testing.T, s *suite) {
 	}
 	for i := range 2 { // 2 calls, 46 tokens, 100 micro-units
 		sl := slot("paid" + strconv.Itoa(i))
-		s.begin(sl, limited("one", llmcache.Budget{Calls: 2, Tokens: 46, CostMicros: 100}), llmcache.Mine)
+		s.begin(sl, limited("one", llmcache.Budget{Calls: 2, Tokens: 46, CostMicros: 100}), llmcache.StateMine)
 		s.finish(sl, "one", answer("x"), true)
 	}
 	for i, c := range []struct {
 		b    llmcache.Budget
 		want llmcache.State
 	}{
-		{llmcache.Budget{Calls: 2}, llmcache.Spent},
-		{llmcache.Budget{Tokens: 46}, llmcache.Spent},
-		{llmcache.Budget{Tokens: 68}, llmcache.Spent}, // the next one would be the 69th
-		{llmcache.Budget{CostMicros: 100}, llmcache.Spent},
-		{llmcache.Budget{CostMicros: 149}, llmcache.Spent},
-		{llmcache.Budget{Calls: 3, Tokens: 69, CostMicros: 150}, llmcache.Mine},
-		{llmcache.Budget{Calls: 3}, llmcache.Spent}, // one is under way
-		{llmcache.Budget{CostMicros: 199}, llmcache.Spent},
-		{llmcache.Budget{CostMicros: 200}, llmcache.Mine},
-		{llmcache.Budget{}, llmcache.Mine},
+		{llmcache.Budget{Calls: 2}, llmcache.StateSpent},
+		{llmcache.Budget{Tokens: 46}, llmcache.StateSpent},
+		{llmcache.Budget{Tokens: 68}, llmcache.StateSpent}, // the next one would be the 69th
+		{llmcache.Budget{CostMicros: 100}, llmcache.StateSpent},
+		{llmcache.Budget{CostMicros: 149}, llmcache.StateSpent},
+		{llmcache.Budget{Calls: 3, Tokens: 69, CostMicros: 150}, llmcache.StateMine},
+		{llmcache.Budget{Calls: 3}, llmcache.StateSpent}, // one is under way
+		{llmcache.Budget{CostMicros: 199}, llmcache.StateSpent},
+		{llmcache.Budget{CostMicros: 200}, llmcache.StateMine},
+		{llmcache.Budget{}, llmcache.StateMine},
 	} {
 		b := s.begin(slot("next"+strconv.Itoa(i)), limited("two", c.b), c.want)
-		if b.State == llmcache.Spent && b.Totals.Paid != cost(2) {
+		if b.State == llmcache.StateSpent && b.Totals.Paid != cost(2) {
 			t.Errorf("totals %+v, want %+v paid", b.Totals, cost(2))
 		}
 	}
-	s.begin(slot("paid0"), limited("three", llmcache.Budget{Calls: 1}), llmcache.Found) // what is there costs nothing
+	s.begin(slot("paid0"), limited("three", llmcache.Budget{Calls: 1}), llmcache.StateFound) // what is there costs nothing
 }
 
 func countOnce(_ *testing.T, s *suite) {
@@ -356,20 +356,20 @@ func countOnce(_ *testing.T, s *suite) {
 }
 
 func noBook(_ *testing.T, s *suite) {
-	s.begin(outside("a"), claim("one"), llmcache.Mine)
+	s.begin(outside("a"), claim("one"), llmcache.StateMine)
 	s.finish(outside("a"), "one", answer("x"), true)
-	s.begin(outside("a"), claim("two"), llmcache.Found)
-	s.begin(outside("b"), claim("one"), llmcache.Mine)
+	s.begin(outside("a"), claim("two"), llmcache.StateFound)
+	s.begin(outside("b"), claim("one"), llmcache.StateMine)
 	s.abandon(outside("b"), "one", llmcache.Account{Wasted: cost(1)})
-	s.begin(outside("b"), claim("two"), llmcache.Mine)
+	s.begin(outside("b"), claim("two"), llmcache.StateMine)
 	s.sums("", llmcache.Sum{}, llmcache.Sum{}, llmcache.Sum{})
 }
 
 func openCalls(t *testing.T, s *suite) {
 	dead := claim("dead")
 	dead.Lease, dead.Note = short, `{"model":"first","since":1600000000000}`
-	s.begin(slot("b"), dead, llmcache.Mine)
-	s.begin(slot("a"), claim("alive"), llmcache.Mine)
+	s.begin(slot("b"), dead, llmcache.StateMine)
+	s.begin(slot("a"), claim("alive"), llmcache.StateMine)
 	time.Sleep(short + 5*time.Millisecond)
 	a := s.sums(slot("a").Book, llmcache.Sum{}, llmcache.Sum{}, llmcache.Sum{})
 	want := []llmcache.OpenCall{
