@@ -16,7 +16,6 @@ import (
 )
 
 type Plan struct{ Goal, Context, Outline string }
-
 func gather(_ context.Context, p *Plan) error { p.Context = "gathered at great expense"; return nil }
 func outline(ctx context.Context, p *Plan) error {
 	if idempotent.MustFromContext(ctx).Number() == 1 {
@@ -27,10 +26,10 @@ func outline(ctx context.Context, p *Plan) error {
 }
 
 func main() {
-	rdb := redis.NewClient(&redis.Options{Addr: must(miniredis.Run()).Addr()}) // yours: the Redis asynq uses
-	guard := must(idempotent.New(rdb))
-	snapshots := must(checkpoint.NewRedisStore(rdb))
-	attempts := make(chan string)
+	mini := must(miniredis.Run()) // instead of the Redis that your asynq uses
+	mini.ClockTTL(true)           // or no lease would ever expire in it
+	rdb := redis.NewClient(&redis.Options{Addr: mini.Addr()})
+	guard, snapshots, attempts := must(idempotent.New(rdb)), must(checkpoint.NewRedisStore(rdb)), make(chan string)
 	mux := asynq.NewServeMux()
 	mux.Use(guard.Middleware)
 	mux.HandleFunc("plan", func(ctx context.Context, t *asynq.Task) error {
@@ -39,13 +38,14 @@ func main() {
 		attempts <- fmt.Sprintf("%+v, error: %v", plan, err)
 		return err
 	})
+	recoverer := must(idempotent.NewRecoverer(guard)) // finds the runs of workers that were killed
 	srv := asynq.NewServerFromRedisClient(rdb, guard.ServerConfig(asynq.Config{}))
-	defer srv.Shutdown()
-	must(srv, srv.Start(mux))
+	must(srv, errors.Join(recoverer.Start(), srv.Start(mux)))
+	defer func() { srv.Shutdown(); recoverer.Shutdown() }() // in this order
 	producer := must(idempotent.NewProducer(guard, asynq.NewClientFromRedisClient(rdb)))
 	for range 2 { // a double click: the second is refused
-		_, err := producer.Enqueue(context.Background(), idempotent.Key("plan", 42),
-			asynq.NewTask("plan", []byte("a word counter")), asynq.Timeout(2*time.Hour))
+		task := asynq.NewTask("plan", []byte("a word counter"))
+		_, err := producer.Enqueue(context.Background(), idempotent.Key("plan", 42), task, asynq.Timeout(2*time.Hour))
 		fmt.Println("submitted:", err)
 	}
 	fmt.Printf("attempt 1: %s\nattempt 2: %s\n", <-attempts, <-attempts)
