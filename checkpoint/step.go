@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"sync"
 
+	"github.com/nexuscore/onceq/internal/lease"
 	"github.com/nexuscore/onceq/internal/scope"
 	"github.com/nexuscore/onceq/internal/setting"
 )
@@ -25,8 +26,12 @@ import (
 // the phase started from: when its snapshot is discarded they are not used. They
 // are dropped when the phase ends. A store that gives no answer, or a result
 // that cannot be stored, is no error: the result is returned. [ErrLeaseLost] is
-// returned, with the result if there is one. Outside of a phase, and in a run
-// without a key, fn is just called.
+// returned, with the result if there is one.
+//
+// Steps are those of a phase: wrap a handler that has none into a [Run] of one
+// phase. Outside of a phase, and in a run without a key, fn is just called and
+// nothing is kept; under a lease that is most likely a mistake, and is logged to
+// slog.Default once per process.
 func Step[T any](ctx context.Context, name string, fn func(context.Context) (T, error)) (T, error) {
 	var zero T
 	if fn == nil {
@@ -34,6 +39,7 @@ func Step[T any](ctx context.Context, name string, fn func(context.Context) (T, 
 	}
 	p, ok := ctx.Value(phaseKey{}).(*phaseRun)
 	if !ok {
+		warnOutside(ctx, name)
 		return fn(ctx)
 	}
 	if err := p.enter(ctx, name); err != nil {
@@ -62,6 +68,18 @@ func Step[T any](ctx context.Context, name string, fn func(context.Context) (T, 
 	}
 	ok = true
 	return result, p.keep(ctx, name, &result)
+}
+
+var saidOutside sync.Once
+
+// warnOutside logs to the default logger, since those of Run and its store are not
+// known here.
+func warnOutside(ctx context.Context, name string) {
+	if l, ok := lease.FromContext(ctx); ok {
+		saidOutside.Do(func() {
+			slog.WarnContext(ctx, "onceq: step outside of checkpoint.Run, its result is not kept", "step", name, "run", l.Key)
+		})
+	}
 }
 
 // phaseRun is one execution of one phase. It is used by the phase's goroutines.

@@ -10,7 +10,6 @@ import (
 
 	"github.com/nexuscore/onceq/internal/lease"
 	"github.com/nexuscore/onceq/internal/redistest"
-	"github.com/nexuscore/onceq/internal/scope"
 )
 
 // steps returns a phase that calls n steps, and fails after fail of them.
@@ -353,69 +352,5 @@ func TestStepsThatCannotBeStored(t *testing.T) {
 	var se *StateError
 	if _, err := Run(begin(t, rdb, "s").ctx, store, list, state{}, WithStrict()); !errors.As(err, &se) || se.Step != "func" {
 		t.Errorf("strict: %v, want a StateError of the step", err)
-	}
-}
-
-func TestStepOutsideOfARun(t *testing.T) {
-	t.Parallel()
-	for range 2 {
-		got, err := Step(t.Context(), "a", func(context.Context) (int, error) { return 1, errBoom })
-		if got != 1 || err != errBoom {
-			t.Errorf("Step = %d, %v; want fn's own", got, err)
-		}
-	}
-}
-
-func TestAStepThatOutlivesItsPhase(t *testing.T) {
-	t.Parallel()
-	rdb, store := mini(t)
-	a := begin(t, rdb, "r")
-	started, release, late := make(chan struct{}), make(chan struct{}), make(chan error, 2)
-	_, err := Run(a.ctx, store, []Phase[state]{
-		{Name: "p", Run: func(ctx context.Context, _ *state) error {
-			go func() {
-				_, err := Step(ctx, "slow", func(context.Context) (int, error) { close(started); <-release; return 1, nil })
-				late <- err
-				_, err = Step(ctx, "after", func(context.Context) (int, error) { return 1, nil })
-				late <- err
-			}()
-			<-started
-			return nil
-		}},
-		{Name: "q", Run: func(context.Context, *state) error {
-			close(release)
-			if err := <-late; err != nil {
-				t.Errorf("slow step: %v, want its result and nothing kept", err)
-			}
-			if err := <-late; !errors.Is(err, ErrInvalid) {
-				t.Errorf("step after its phase: %v, want ErrInvalid", err)
-			}
-			return nil
-		}},
-	}, state{})
-	if err != nil || strings.Contains(keys(t, rdb), "steps") {
-		t.Errorf("%v, keys %q; want no steps left", err, keys(t, rdb))
-	}
-}
-
-func TestScopesSayWhereACallIs(t *testing.T) {
-	t.Parallel()
-	_, store := mini(t)
-	var seen []string
-	look := func(ctx context.Context) {
-		s, ok := scope.FromContext(ctx)
-		if !ok {
-			t.Fatal("no scope")
-		}
-		seen = append(seen, s.Phase+"/"+s.Step)
-	}
-	_, err := Run(t.Context(), store, []Phase[state]{{Name: "p", Run: func(ctx context.Context, _ *state) error {
-		look(ctx)
-		_, err := Step(ctx, "s", func(ctx context.Context) (int, error) { look(ctx); return 0, nil })
-		look(ctx)
-		return err
-	}}}, state{})
-	if got := strings.Join(seen, " "); err != nil || got != "p/ p/s p/" {
-		t.Errorf("scopes %q, %v; want p/ p/s p/", got, err)
 	}
 }
