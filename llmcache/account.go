@@ -150,6 +150,17 @@ type Budget struct {
 	CostMicros int64
 }
 
+// negative returns a field below 0, if there is one.
+func (b Budget) negative() (name string, n int64) {
+	switch {
+	case b.Calls < 0:
+		return "Calls", b.Calls
+	case b.Tokens < 0:
+		return "Tokens", b.Tokens
+	}
+	return "CostMicros", min(b.CostMicros, 0)
+}
+
 // over names the first limit that one more call would exceed, "" when none. The
 // size of a call is not known before it is made: it is taken to be the mean of
 // the run's paid calls, and so are those that are under way.

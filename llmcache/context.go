@@ -2,9 +2,10 @@ package llmcache
 
 import (
 	"context"
-	"fmt"
 	"time"
 	"unicode/utf8"
+
+	"github.com/nexuscore/onceq/internal/setting"
 )
 
 // Sharing says who sees an answer.
@@ -31,18 +32,28 @@ type settings struct {
 	tenant  string
 	label   string
 	limit   *Budget
-	err     error
+	refusal
+}
+
+// refusal keeps the first thing that options got wrong.
+type refusal struct{ err error }
+
+func (r *refusal) refuse(format string, args ...any) {
+	if r.err == nil {
+		r.err = setting.Invalidf(format, args...)
+	}
 }
 
 type settingsKey struct{}
 
 // With returns a context under which calls are cached as opts say. Options of an
-// outer With stay unless they are set again. A value that is not allowed makes
-// the calls fail, with an error that names it.
+// outer With stay unless they are set again. A value that is not allowed, and an
+// option that is nil, make the calls fail, with an error that wraps [ErrInvalid] and
+// names it.
 func With(ctx context.Context, opts ...CallOption) context.Context {
 	s := settingsOf(ctx)
-	for _, o := range opts {
-		o(&s)
+	if err := setting.Apply(&s, opts); err != nil {
+		s.refuse("With: %w", err)
 	}
 	return context.WithValue(ctx, settingsKey{}, s)
 }
@@ -62,11 +73,11 @@ func Scope(s Sharing) CallOption {
 	}
 }
 
-// TTL sets how long the answers live; at least 1 ms.
+// TTL sets how long the answers live; from 1 ms to a year.
 func TTL(d time.Duration) CallOption {
 	return func(c *settings) {
-		if d < time.Millisecond {
-			c.refuse("TTL: %v is too short, at least 1ms is allowed", d)
+		if d < time.Millisecond || d > longest {
+			c.refuse("TTL: %v, from 1ms to %v are allowed", d, longest)
 		}
 		c.ttl = d
 	}
@@ -112,15 +123,9 @@ func Label(name string) CallOption {
 // All calls of a run should have the same one.
 func Limit(b Budget) CallOption {
 	return func(c *settings) {
-		if b.Calls < 0 || b.Tokens < 0 || b.CostMicros < 0 {
-			c.refuse("Limit: %+v, negative limits are not allowed (0 is none)", b)
+		if name, n := b.negative(); n < 0 {
+			c.refuse("Limit: %s is %d, at least 0 is allowed (0 is no limit)", name, n)
 		}
 		c.limit = &b
-	}
-}
-
-func (c *settings) refuse(format string, args ...any) {
-	if c.err == nil {
-		c.err = fmt.Errorf("llmcache: "+format, args...)
 	}
 }

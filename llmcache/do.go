@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+
+	"github.com/nexuscore/onceq/internal/setting"
 )
 
 // Finish says how an answer ended.
@@ -43,10 +45,14 @@ type Answer[T any] struct {
 // other types as JSON; what Do returns from the store is a new value.
 //
 // Errors: those of fn, unchanged; of ctx; *BudgetError; *MaybePaidError;
-// ErrLeaseLost; and that a field of req has no JSON form. Trouble with Redis is
-// none: the call is made without the cache. With a nil c it always is.
+// ErrLeaseLost; and ErrInvalid, for a fn that is nil, a field of req that has no JSON
+// form, or what With was given. Trouble with Redis is none: the call is made without
+// the cache. With a nil c it always is.
 func Do[T any](ctx context.Context, c *Cache, req Request, fn func(context.Context) (Answer[T], error)) (T, error) {
 	var zero T
+	if fn == nil {
+		return zero, setting.Invalidf("Do: the function is nil")
+	}
 	if c == nil {
 		a, err := fn(ctx)
 		return a.Value, err

@@ -290,18 +290,6 @@ func TestContextOptions(t *testing.T) {
 			t.Errorf("call %d: %q, want %q", i, got, tc.want)
 		}
 	}
-	for want, bad := range map[string]CallOption{
-		"TTL: 1µs":   TTL(time.Microsecond),
-		"Tenant":     Tenant(strings.Repeat("x", 129)),
-		"Label":      Label("\xff"),
-		"Scope: 7":   Scope(7),
-		"Limit: {Ca": Limit(Budget{Calls: -1}),
-	} {
-		_, err := Do(With(ctx, bad), c, prompt("x"), m.ask)
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("Do = %v, want an error with %q", err, want)
-		}
-	}
 }
 
 func TestTypesAndTheirChange(t *testing.T) {
@@ -338,32 +326,6 @@ func TestTypesAndTheirChange(t *testing.T) {
 	}
 	if got := c.Stats().Discarded; got != 2 {
 		t.Errorf("Discarded = %d, want 2", got)
-	}
-}
-
-func TestKillSwitch(t *testing.T) {
-	t.Setenv(EnvSwitch, "0")
-	_, rdb := redistest.Mini(t)
-	var n redistest.Counter
-	rdb.AddHook(&n)
-	c := open(t, rdb)
-	var m model
-	ctx, _ := attempt(t, t.Context(), "run", "p")
-	do(t, ctx, c, &m)
-	if got := do(t, ctx, c, &m); got != "answer 2" {
-		t.Errorf("got %q, want a second call", got)
-	}
-	if n.Commands() != 0 {
-		t.Errorf("%d commands reached Redis", n.Commands())
-	}
-}
-
-func TestNilCacheCallsThrough(t *testing.T) {
-	t.Parallel()
-	var m model
-	do(t, t.Context(), nil, &m)
-	if got := do(t, t.Context(), nil, &m); got != "answer 2" {
-		t.Errorf("got %q", got)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/nexuscore/onceq/internal/seal"
+	"github.com/nexuscore/onceq/internal/setting"
 )
 
 // Sealer encrypts and authenticates what is stored. It is used by many
@@ -22,11 +23,12 @@ type Sealer interface {
 
 // NewAESGCM returns a sealer with AES-GCM and a random nonce for each value. The
 // key has 16, 24 or 32 bytes; previous keys still open what they sealed. What is
-// sealed for one call of one run or tenant does not open as another's.
+// sealed for one call of one run or tenant does not open as another's. The error wraps
+// [ErrInvalid].
 func NewAESGCM(key []byte, previous ...[]byte) (Sealer, error) {
 	s, err := seal.New(key, previous...)
 	if err != nil {
-		return nil, fmt.Errorf("llmcache: NewAESGCM: %w", err)
+		return nil, setting.Invalidf("NewAESGCM: %w", err)
 	}
 	return s, nil
 }

@@ -6,9 +6,14 @@ import (
 	"time"
 
 	"github.com/nexuscore/onceq/internal/lease"
+	"github.com/nexuscore/onceq/internal/setting"
 )
 
 var (
+	// ErrInvalid is wrapped by errors about an argument or an option that is not
+	// allowed; the message names it, its value and what is. Trying again is useless.
+	// It is the same value in all packages of this module.
+	ErrInvalid = setting.ErrInvalid
 	// ErrBudget is what a *BudgetError is.
 	ErrBudget = errors.New("llmcache: budget of the run is spent")
 	// ErrMaybePaid is what a *MaybePaidError is.

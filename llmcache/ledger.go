@@ -6,6 +6,7 @@ import (
 
 	"github.com/nexuscore/onceq/internal/lease"
 	"github.com/nexuscore/onceq/internal/runkey"
+	"github.com/nexuscore/onceq/internal/setting"
 )
 
 // Ledger reads what calls cost and what the cache saved. What a run's own answers
@@ -13,18 +14,22 @@ import (
 // by a fifth of a second, and by what a killed process had not yet written.
 type Ledger struct{ cache *Cache }
 
-// Ledger returns the cache's ledger.
+// Ledger returns the cache's ledger. That of a nil Cache is empty.
 func (c *Cache) Ledger() *Ledger { return &Ledger{c} }
 
 // Of returns the account of the run with this key, empty for an unknown one. It
 // may be asked while the run goes on. The error wraps ErrUnavailable when the
-// store does not answer.
+// store does not answer, ErrInvalid for a key that no run can have.
 //
-// The run is looked for under the cache's prefix (WithPrefix), or under that of
-// the run itself when ctx belongs to it.
+// The run is looked for under the cache's prefix, which must be that of the guard
+// (WithPrefix): under another one there is no such run, and the account is empty. In
+// a context that belongs to the run, the run's own prefix counts.
 func (l *Ledger) Of(ctx context.Context, key string) (Account, error) {
 	if err := runkey.Validate(key); err != nil {
-		return Account{}, fmt.Errorf("llmcache: Ledger.Of: %w", err)
+		return Account{}, setting.Invalidf("Ledger.Of: %w", err)
+	}
+	if l.cache == nil {
+		return Account{}, nil
 	}
 	base := runkey.Base(l.cache.prefix, key)
 	if held, ok := lease.FromContext(ctx); ok && held.Key == key {
@@ -36,6 +41,9 @@ func (l *Ledger) Of(ctx context.Context, key string) (Account, error) {
 // Total returns the account of the prefix, runs and calls outside runs together.
 // It is forgotten after 90 days without a call, and lists no open calls.
 func (l *Ledger) Total(ctx context.Context) (Account, error) {
+	if l.cache == nil {
+		return Account{}, nil
+	}
 	return l.cache.ledgerOf(ctx, totalKey(l.cache.prefix))
 }
 

@@ -254,31 +254,3 @@ func TestPrices(t *testing.T) {
 		t.Errorf("sum of nonsense = %+v", s)
 	}
 }
-
-func TestOptionsAreChecked(t *testing.T) {
-	t.Parallel()
-	_, rdb := redistest.Mini(t)
-	for want, o := range map[string]Option{
-		"WithPrefix: prefix \"a:b\"": WithPrefix("a:b"),
-		"WithTTL: 0s":                WithTTL(0),
-		"WithRunTTL: -1s":            WithRunTTL(-time.Second),
-		"WithLeaseTTL: 1ms":          WithLeaseTTL(time.Millisecond),
-		"WithTimeout: 1µs":           WithTimeout(time.Microsecond),
-		"WithMaxWait: 0s":            WithMaxWait(0),
-		"WithMaxValue: 0 bytes":      WithMaxValue(0),
-		"WithMemory: -1 bytes":       WithMemory(-1),
-		"WithLogger: nil":            WithLogger(nil),
-		"WithBudget: Tokens is -1":   WithBudget(Budget{Tokens: -1}),
-		"WithPrices: \"m\" costs -1": WithPrices(Prices{"m": {Input: -1}}),
-	} {
-		if _, err := New(rdb, o); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("New = %v, want an error with %q", err, want)
-		}
-	}
-	if _, err := New(nil); err == nil || !strings.Contains(err.Error(), "client is nil") {
-		t.Errorf("New(nil) = %v", err)
-	}
-	if _, err := NewAESGCM([]byte("short")); err == nil || !strings.Contains(err.Error(), "5 bytes") {
-		t.Errorf("NewAESGCM = %v", err)
-	}
-}

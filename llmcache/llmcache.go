@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,10 +11,12 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/nexuscore/onceq/internal/breaker"
+	"github.com/nexuscore/onceq/internal/setting"
 )
 
-// EnvSwitch is the environment variable that turns the cache off: with "0",
-// every call goes to its provider, and Redis is not asked. It is read by New.
+// EnvSwitch is the environment variable that turns the cache off: with "0", "false"
+// or "off" every call goes to its provider, and Redis is not asked. It is read by
+// New. A value that is not known turns nothing off and is logged.
 const EnvSwitch = "ONCEQ_LLM_CACHE"
 
 // Cache keeps the answers of LLM calls. Make one for each process with New and
@@ -36,18 +37,19 @@ type Cache struct {
 	flights map[string]*flight // guarded by mu
 }
 
-// New returns a cache on rdb. Its errors name the option and what is allowed.
+// New returns a cache on rdb. Its errors wrap [ErrInvalid] and name the option, its
+// value and what is allowed.
 func New(rdb redis.UniversalClient, opts ...Option) (*Cache, error) {
 	c := &Cache{config: defaults(), flights: map[string]*flight{}}
-	for _, o := range opts {
-		o(&c.config)
+	if err := setting.Apply(&c.config, opts); err != nil {
+		return nil, err
 	}
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
 	if c.store = c.config.store; c.store == nil {
-		if rdb == nil {
-			return nil, errors.New("llmcache: New: the Redis client is nil; WithStore is the only way to do without one")
+		if setting.IsNil(rdb) {
+			return nil, setting.Invalidf("New: the Redis client is nil; WithStore is the only way to do without one")
 		}
 		c.store = newRedisStore(rdb)
 	}
@@ -61,9 +63,12 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Cache, error) {
 	})
 	c.memory = newMemory(c.config.memory)
 	c.tally.init(c)
-	if os.Getenv(EnvSwitch) == "0" {
-		c.off = true
-		c.logger.Warn("llmcache: off", "because", EnvSwitch+"=0")
+	var unknown string
+	if c.off, unknown = setting.SwitchedOff(EnvSwitch); c.off {
+		c.logger.Warn("llmcache: off", "by", EnvSwitch)
+	}
+	if unknown != "" {
+		c.logger.Warn("llmcache: stays on, its switch has a value that is not known", "by", EnvSwitch, "value", unknown, "allowed", "0, false, off")
 	}
 	return c, nil
 }

@@ -1,11 +1,11 @@
 package llmcache
 
 import (
-	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/nexuscore/onceq/internal/runkey"
+	"github.com/nexuscore/onceq/internal/setting"
 )
 
 // Option sets one thing of a Cache.
@@ -23,12 +23,14 @@ type config struct {
 	compress int
 	memory   int
 	sealer   Sealer
+	sealing  bool
 	prices   Prices
 	budget   Budget
 	refuse   bool
 	refusals bool
 	logger   *slog.Logger
 	store    Store
+	storing  bool
 }
 
 func defaults() config {
@@ -47,28 +49,32 @@ func defaults() config {
 }
 
 // WithPrefix sets what the Redis keys start with outside runs; inside a run the
-// run's own prefix counts. Default "onceq". Two prefixes never meet.
+// run's own prefix counts. Default "onceq". Two prefixes never meet. Give it the
+// prefix of the guard: outside the run, Ledger.Of looks for a run under the cache's
+// prefix, and finds nothing under another one.
 func WithPrefix(prefix string) Option { return func(c *config) { c.prefix = prefix } }
 
-// WithTTL sets how long an answer that runs share lives. Default 24 h, at least 1 ms.
+// WithTTL sets how long an answer that runs share lives. Default 24 h, from 1 ms
+// to a year.
 func WithTTL(d time.Duration) Option { return func(c *config) { c.ttl = d } }
 
 // WithRunTTL sets how long a run's own answers and its ledger live; each use
-// starts it anew. Default 7 days, at least 1 ms. It should not be shorter than a
-// run can wait for its next attempt.
+// starts it anew. Default 7 days, from 1 ms to a year. It should not be shorter than
+// a run can wait for its next attempt.
 func WithRunTTL(d time.Duration) Option { return func(c *config) { c.runTTL = d } }
 
 // WithLeaseTTL sets how long a call's lease outlives its process: for so long
 // others wait for a dead one. It is renewed while the call runs, however long.
-// Default 30 s, at least 10 ms.
+// Default 30 s, from 10 ms to 1 h.
 func WithLeaseTTL(d time.Duration) Option { return func(c *config) { c.leaseTTL = d } }
 
-// WithTimeout bounds each question to Redis. Default 1 s, at least 1 ms.
+// WithTimeout bounds each question to Redis. Default 1 s, from 1 ms to
+// 1 min.
 func WithTimeout(d time.Duration) Option { return func(c *config) { c.timeout = d } }
 
 // WithMaxWait bounds how long a caller waits for another that makes the same
 // call; then it calls itself. A caller with a deadline waits three quarters of
-// what is left of it at most. Default 10 min, at least 1 ms.
+// what is left of it at most. Default 10 min, from 1 ms to 24 h.
 func WithMaxWait(d time.Duration) Option { return func(c *config) { c.maxWait = d } }
 
 // WithMaxValue sets the largest answer that is stored, in bytes before
@@ -88,7 +94,7 @@ func WithMemory(bytes int) Option { return func(c *config) { c.memory = bytes } 
 
 // WithSealer encrypts answers before they leave the process. What was stored in
 // plain text before counts as absent.
-func WithSealer(s Sealer) Option { return func(c *config) { c.sealer = s } }
+func WithSealer(s Sealer) Option { return func(c *config) { c.sealer, c.sealing = s, true } }
 
 // WithPrices sets what tokens cost, for the ledger and for budgets of cost.
 // Without it, tokens are counted and cost is 0.
@@ -113,42 +119,43 @@ func WithRefusals() Option { return func(c *config) { c.refusals = true } }
 func WithLogger(l *slog.Logger) Option { return func(c *config) { c.logger = l } }
 
 // WithStore replaces Redis; New's client may then be nil.
-func WithStore(s Store) Option { return func(c *config) { c.store = s } }
+func WithStore(s Store) Option { return func(c *config) { c.store, c.storing = s, true } }
+
+// longest is the longest that anything is kept: a year.
+const longest = 365 * 24 * time.Hour
 
 func (c *config) validate() error {
 	if err := runkey.ValidatePrefix(c.prefix); err != nil {
-		return fmt.Errorf("llmcache: WithPrefix: %w", err)
+		return setting.Invalidf("WithPrefix: %w", err)
 	}
 	for _, d := range []struct {
-		name           string
-		value, atLeast time.Duration
+		name               string
+		value, least, most time.Duration
 	}{
-		{"WithTTL", c.ttl, time.Millisecond},
-		{"WithRunTTL", c.runTTL, time.Millisecond},
-		{"WithLeaseTTL", c.leaseTTL, 10 * time.Millisecond},
-		{"WithTimeout", c.timeout, time.Millisecond},
-		{"WithMaxWait", c.maxWait, time.Millisecond},
+		{"WithTTL", c.ttl, time.Millisecond, longest},
+		{"WithRunTTL", c.runTTL, time.Millisecond, longest},
+		{"WithLeaseTTL", c.leaseTTL, 10 * time.Millisecond, time.Hour},
+		{"WithTimeout", c.timeout, time.Millisecond, time.Minute},
+		{"WithMaxWait", c.maxWait, time.Millisecond, 24 * time.Hour},
 	} {
-		if d.value < d.atLeast {
-			return fmt.Errorf("llmcache: %s: %v is too short, at least %v is allowed", d.name, d.value, d.atLeast)
+		if d.value < d.least || d.value > d.most {
+			return setting.Invalidf("%s: %v, from %v to %v are allowed", d.name, d.value, d.least, d.most)
 		}
 	}
-	if c.maxValue < 1 || c.maxValue > 256<<20 {
-		return fmt.Errorf("llmcache: WithMaxValue: %d bytes, from 1 to %d are allowed", c.maxValue, 256<<20)
+	switch {
+	case c.maxValue < 1 || c.maxValue > 256<<20:
+		return setting.Invalidf("WithMaxValue: %d bytes, from 1 to %d are allowed", c.maxValue, 256<<20)
+	case c.memory < 0:
+		return setting.Invalidf("WithMemory: %d bytes, at least 0 are allowed", c.memory)
+	case c.logger == nil:
+		return setting.Invalidf("WithLogger: nil, a logger is needed; slog.DiscardHandler makes a silent one")
+	case c.sealing && setting.IsNil(c.sealer):
+		return setting.Invalidf("WithSealer: the sealer is nil; what is stored would be plain text")
+	case c.storing && setting.IsNil(c.store):
+		return setting.Invalidf("WithStore: the store is nil")
 	}
-	if c.memory < 0 {
-		return fmt.Errorf("llmcache: WithMemory: %d bytes, at least 0 are allowed", c.memory)
-	}
-	if c.logger == nil {
-		return fmt.Errorf("llmcache: WithLogger: nil, a logger is needed; slog.DiscardHandler makes a silent one")
-	}
-	for _, n := range []struct {
-		name  string
-		value int64
-	}{{"Calls", c.budget.Calls}, {"Tokens", c.budget.Tokens}, {"CostMicros", c.budget.CostMicros}} {
-		if n.value < 0 {
-			return fmt.Errorf("llmcache: WithBudget: %s is %d, at least 0 is allowed (0 is no limit)", n.name, n.value)
-		}
+	if name, n := c.budget.negative(); n < 0 {
+		return setting.Invalidf("WithBudget: %s is %d, at least 0 is allowed (0 is no limit)", name, n)
 	}
 	return c.prices.validate()
 }

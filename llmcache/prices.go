@@ -1,9 +1,10 @@
 package llmcache
 
 import (
-	"fmt"
 	"math/bits"
 	"strings"
+
+	"github.com/nexuscore/onceq/internal/setting"
 )
 
 // Price of a model's tokens, in micro-units of any currency per million tokens:
@@ -15,14 +16,18 @@ type Price struct {
 }
 
 // Prices by model name. A name that ends in "*" stands for all models that begin
-// so; the longest match counts. The library brings none: prices change.
+// so, "*" alone for all; the longest match counts. A name that is empty or has a "*"
+// elsewhere is refused. The library brings none: prices change.
 type Prices map[string]Price
 
 func (p Prices) validate() error {
 	for model, price := range p {
+		if star := strings.IndexByte(model, '*'); model == "" || star >= 0 && star < len(model)-1 {
+			return setting.Invalidf("WithPrices: no model can be called %q; a \"*\" stands at the end, for all names that begin so", model)
+		}
 		for _, v := range []int64{price.Input, price.Output, price.Cached} {
 			if v < 0 || v > maxPrice {
-				return fmt.Errorf("llmcache: WithPrices: %q costs %d, from 0 to %d micro-units per million tokens are allowed", model, v, int64(maxPrice))
+				return setting.Invalidf("WithPrices: %q costs %d, from 0 to %d micro-units per million tokens are allowed", model, v, int64(maxPrice))
 			}
 		}
 	}

@@ -86,7 +86,7 @@ func (p *provider) streamAnswer(req *http.Request, parts ...any) *http.Response 
 	}
 }
 
-const url = "https://api.openai.com/v1/chat/completions"
+const chatURL = "https://api.openai.com/v1/chat/completions"
 
 func chat(n int64) string {
 	return fmt.Sprintf(`{"id":"c%d","object":"chat.completion","model":"gpt-x-2026","choices":[{"index":0,"message":{"role":"assistant","content":"answer %d <é>"},"finish_reason":"stop"}],"usage":{"prompt_tokens":10,"completion_tokens":5,"total_tokens":15,"prompt_tokens_details":{"cached_tokens":4}}}`, n, n)
@@ -113,7 +113,7 @@ func joined(parts []any) string {
 
 func ask(t testing.TB, ctx context.Context, body string) *http.Request {
 	t.Helper()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, chatURL, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,6 +126,16 @@ const (
 	plainChat  = `{"model":"gpt-x","messages":[{"role":"user","content":"hi"}]}`
 	streamChat = `{"model":"gpt-x","stream":true,"messages":[{"role":"user","content":"hi"}]}`
 )
+
+// transport is NewTransport with options that are right.
+func transport(t testing.TB, c *Cache, base http.RoundTripper, opts ...TransportOption) *Transport {
+	t.Helper()
+	tr, err := c.NewTransport(base, opts...)
+	if err != nil {
+		t.Fatalf("NewTransport: %v", err)
+	}
+	return tr
+}
 
 // get sends a request and reads the answer to its end, piece by piece.
 func get(t testing.TB, rt http.RoundTripper, req *http.Request) (*http.Response, []string) {

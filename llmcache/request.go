@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/nexuscore/onceq/internal/canonical"
+	"github.com/nexuscore/onceq/internal/setting"
 )
 
 // Request is everything that changes the answer of a call made with [Do]. Two
@@ -38,7 +39,7 @@ func (r Request) hash() ([32]byte, error) {
 	}{{"Messages", r.Messages}, {"Tools", r.Tools}, {"Params", r.Params}, {"Extra", r.Extra}} {
 		form, err := jsonForm(f.value)
 		if err != nil {
-			return [32]byte{}, fmt.Errorf("llmcache: Request.%s has no key: %w", f.name, err)
+			return [32]byte{}, setting.Invalidf("Request.%s has no key: %w", f.name, err)
 		}
 		h.Write(form)
 	}

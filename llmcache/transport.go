@@ -10,6 +10,7 @@ import (
 	"net/http"
 
 	"github.com/nexuscore/onceq/internal/canonical"
+	"github.com/nexuscore/onceq/internal/setting"
 	"github.com/nexuscore/onceq/llmcache/internal/wire"
 )
 
@@ -20,9 +21,9 @@ import (
 //
 // It knows the calls of OpenAI (chat completions, responses, embeddings, images,
 // audio transcription) and of servers that speak the same at the same paths,
-// Anthropic (direct, Bedrock, Vertex), Gemini and Ollama. All other requests pass
-// untouched, and so do calls whose effect is more than their answer: files,
-// batches, store:true, previous_response_id and the like.
+// Anthropic (direct, Bedrock, Vertex), Gemini and Ollama; [Cache.NewTransport] adds
+// others. All other requests pass untouched, and so do calls whose effect is more
+// than their answer: files, batches, store:true, previous_response_id and the like.
 //
 // Answers are replayed byte for byte, streams in the pieces they came in. Only
 // whole successes are stored. A stream is stored once its reader has read the
@@ -34,57 +35,43 @@ import (
 // It is safe for concurrent use. Requests are read into memory, up to 64 MiB;
 // answers up to WithMaxValue, larger ones pass.
 type Transport struct {
-	cache      *Cache
-	base       http.RoundTripper
-	providers  []Provider
-	keyHeaders []string
-	tenant     func(*http.Request) string
-	pace       bool
+	transportConfig
+	cache *Cache
+	base  http.RoundTripper
 }
-
-// TransportOption sets one thing of a Transport.
-type TransportOption func(*Transport)
-
-// WithCompatible adds servers that speak a known API at a path of their own: POST
-// requests to paths that end in suffix. name stands for the provider.
-func WithCompatible(name, suffix string, api API) TransportOption {
-	return WithProvider(wire.Compatible(name, suffix, api))
-}
-
-// WithProvider adds requests that are not built in. Those added first are asked
-// first, and all before the built-in ones.
-func WithProvider(p Provider) TransportOption {
-	return func(t *Transport) { t.providers = append(t.providers, p) }
-}
-
-// WithKeyHeaders names request headers of the host's own that change an answer.
-// Without it only the providers' version and feature headers count.
-func WithKeyHeaders(names ...string) TransportOption {
-	return func(t *Transport) { t.keyHeaders = append(t.keyHeaders, names...) }
-}
-
-// WithTenantFunc says whose a shared answer is when the context names no tenant.
-// By default each credential is a tenant of its own, known by a hash, so that no
-// account sees another's answers; where credentials change by the hour (OAuth),
-// name the account instead. Return "" to share with everyone.
-func WithTenantFunc(f func(*http.Request) string) TransportOption {
-	return func(t *Transport) { t.tenant = f }
-}
-
-// WithPace replays streams as slowly as they came. Default is at once.
-func WithPace() TransportOption { return func(t *Transport) { t.pace = true } }
 
 // Transport returns a transport that calls through base, http.DefaultTransport
 // when nil. A nil Cache caches nothing.
-func (c *Cache) Transport(base http.RoundTripper, opts ...TransportOption) *Transport {
-	if base == nil {
+func (c *Cache) Transport(base http.RoundTripper) *Transport {
+	if setting.IsNil(base) {
 		base = http.DefaultTransport
 	}
-	t := &Transport{cache: c, base: base, tenant: credentialTenant}
-	for _, o := range opts {
-		o(t)
+	return &Transport{transportConfig: transportConfig{tenant: credentialTenant}, cache: c, base: base}
+}
+
+// NewTransport is [Cache.Transport] with options. Its errors wrap [ErrInvalid] and
+// name the option and what is allowed.
+//
+// There are two, because what most programs need cannot go wrong, and stays one
+// expression in the middle of an http.Client; an option can, and what it gets wrong
+// shows otherwise at the first call, as a panic or as a bill.
+func (c *Cache) NewTransport(base http.RoundTripper, opts ...TransportOption) (*Transport, error) {
+	if base != nil && setting.IsNil(base) {
+		return nil, setting.Invalidf("NewTransport: base is a nil %T; nil itself means http.DefaultTransport", base)
 	}
-	return t
+	t := c.Transport(base)
+	if err := setting.Apply(&t.transportConfig, opts); err != nil {
+		return nil, err
+	}
+	if t.err != nil {
+		return nil, t.err
+	}
+	for _, p := range t.providers {
+		if p, ok := p.(*hostProvider); ok && c != nil {
+			p.logger = c.logger
+		}
+	}
+	return t, nil
 }
 
 // credentialTenant tells credentials apart without keeping them.

@@ -116,7 +116,7 @@ func TestStreamFlagAndOthersMakeOtherCalls(t *testing.T) {
 		}
 		return jsonAnswer(200, chat(n)), nil
 	}
-	tr := open(t, rdb).Transport(p, WithKeyHeaders("X-Experiment"))
+	tr := transport(t, open(t, rdb), p, WithKeyHeaders("X-Experiment"))
 	requests := map[string]*http.Request{}
 	for name, body := range map[string]string{
 		"plain": plainChat, "stream": streamChat,
@@ -489,15 +489,13 @@ func TestEverythingElsePassesUntouched(t *testing.T) {
 	if n.Commands() != 0 {
 		t.Errorf("%d commands reached Redis", n.Commands())
 	}
-	var nilCache *Cache
-	get(t, nilCache.Transport(p), ask(t, t.Context(), plainChat))
 }
 
 func TestCompatibleServer(t *testing.T) {
 	t.Parallel()
 	_, rdb := redistest.Mini(t)
 	p := &provider{answer: func(n int64, _ *http.Request, _ []byte) (*http.Response, error) { return jsonAnswer(200, chat(n)), nil }}
-	tr := open(t, rdb).Transport(p, WithCompatible("gateway", "/llm/ask", OpenAIChat))
+	tr := transport(t, open(t, rdb), p, WithCompatible("/llm/ask", OpenAIChat))
 	for range 2 {
 		req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://gateway/llm/ask", strings.NewReader(plainChat))
 		req.Header.Set("Content-Type", "application/json")
@@ -682,7 +680,7 @@ func TestPace(t *testing.T) {
 		}{
 			{c.Transport(p), 500 * time.Millisecond},
 			{c.Transport(p), 0},
-			{c.Transport(p, WithPace()), 500 * time.Millisecond},
+			{transport(t, c, p, WithPace()), 500 * time.Millisecond},
 		} {
 			begin := time.Now()
 			get(t, tc.tr, ask(t, t.Context(), streamChat))
@@ -692,7 +690,7 @@ func TestPace(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 250*time.Millisecond)
 		defer cancel()
-		resp, err := c.Transport(p, WithPace()).RoundTrip(ask(t, ctx, streamChat))
+		resp, err := transport(t, c, p, WithPace()).RoundTrip(ask(t, ctx, streamChat))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -751,17 +749,5 @@ func TestSealedAnswersCannotBeRead(t *testing.T) {
 				}
 			}
 		}
-	}
-}
-
-func TestKilledTransport(t *testing.T) {
-	t.Setenv(EnvSwitch, "0")
-	_, rdb := redistest.Mini(t)
-	p := &provider{answer: func(n int64, _ *http.Request, _ []byte) (*http.Response, error) { return jsonAnswer(200, chat(n)), nil }}
-	tr := open(t, rdb).Transport(p)
-	get(t, tr, ask(t, t.Context(), plainChat))
-	get(t, tr, ask(t, t.Context(), plainChat))
-	if p.calls.Load() != 2 {
-		t.Errorf("%d calls, want 2", p.calls.Load())
 	}
 }
