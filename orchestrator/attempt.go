@@ -119,7 +119,7 @@ func (w *attempt) succeed(ctx context.Context, run Run, result JSON) error {
 		"phases_done": gorm.Expr("phases_total"),
 	})
 	c.entry = w.entry(RunSucceeded)
-	c.entry.DurationMS = max(0, now-run.StartedAt)
+	c.entry.DurationMS = int64(max(0, now-run.StartedAt))
 	c.tell = true
 	row, changed, err := w.persist(ctx, c)
 	if err != nil || changed || row.Status == StatusSuccess && row.Token == w.Token() {

@@ -207,7 +207,7 @@ func (d *Dispatcher) exists(ctx context.Context, row Run) error {
 	key := d.runs.Key(row.RunID)
 	switch row.Status {
 	case StatusSuccess:
-		return &idempotent.SucceededError{Key: key, At: time.UnixMilli(row.FinishedAt)}
+		return &idempotent.SucceededError{Key: key, At: row.FinishedAt.Time()}
 	case StatusFailed:
 		return &idempotent.DuplicateError{Key: key, State: idempotent.StateFailed}
 	}

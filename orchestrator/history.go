@@ -26,17 +26,17 @@ const (
 	Redelivered    Kind = "redelivered"     // the run had lost its delivery; Detail says who gave it another
 )
 
-// Entry is a line of a run's history.
+// Entry is a line of a run's history. Its JSON form is what [Dispatcher.HTTP] answers.
 type Entry struct {
-	ID         int64  `gorm:"column:id;primaryKey;autoIncrement"`
-	RunID      string `gorm:"column:run_id"`
-	At         int64  `gorm:"column:at"` // UTC epoch milliseconds
-	Kind       Kind   `gorm:"column:kind"`
-	Generation int    `gorm:"column:generation"`
-	Attempt    int    `gorm:"column:attempt"`     // 0 for what no attempt did
-	Phase      string `gorm:"column:phase"`       // "" outside of phases
-	DurationMS int64  `gorm:"column:duration_ms"` // 0 where nothing took time
-	Detail     string `gorm:"column:detail"`      // at most 1,000 bytes
+	ID         int64  `gorm:"column:id;primaryKey;autoIncrement" json:"-"`
+	RunID      string `gorm:"column:run_id" json:"-"`
+	At         Millis `gorm:"column:at" json:"at"`
+	Kind       Kind   `gorm:"column:kind" json:"kind"`
+	Generation int    `gorm:"column:generation" json:"generation"`
+	Attempt    int    `gorm:"column:attempt" json:"attempt,omitempty"`         // 0 for what no attempt did
+	Phase      string `gorm:"column:phase" json:"phase,omitempty"`             // "" outside of phases
+	DurationMS int64  `gorm:"column:duration_ms" json:"duration_ms,omitempty"` // 0 where nothing took time
+	Detail     string `gorm:"column:detail" json:"detail,omitempty"`           // at most 1,000 bytes
 }
 
 // maxEntries bounds one answer; a run can be retried for as long as it is rate limited.

@@ -2,10 +2,12 @@ package orchestrator
 
 import (
 	"errors"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
-	"time"
+	"strings"
 
 	"github.com/nexuscore/onceq/idempotent"
 )
@@ -22,21 +24,42 @@ import (
 // is sent twice starts one run. Answers: 202 accepted; 200 that run has succeeded,
 // with its result; 409 it is queued, running, waiting for a retry or has failed, with
 // Retry-After where waiting helps; 422 that key was used for something else; 400 and
-// 413 with the field and the limit; 404; 503 cannot tell, ask again with the same key.
+// 413 with the field and the limit; 404; 405; 503 cannot tell, ask again with the same key.
 // Errors are application/problem+json. Nothing here asks who is calling: put it
 // behind what does, and under http.StripPrefix where it has another place.
 func (d *Dispatcher) HTTP() http.Handler {
 	a := &api{d}
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /runs", a.create)
-	mux.HandleFunc("GET /runs", a.list)
-	mux.HandleFunc("GET /runs/{id}", a.status)
-	mux.HandleFunc("GET /runs/{id}/history", a.history)
-	mux.HandleFunc("POST /runs/{id}/rerun", a.rerun)
+	for path, methods := range map[string]map[string]http.HandlerFunc{
+		"/runs":              {"GET": a.list, "POST": a.create},
+		"/runs/{id}":         {"GET": a.status},
+		"/runs/{id}/history": {"GET": a.history},
+		"/runs/{id}/rerun":   {"POST": a.rerun},
+	} {
+		for method, serve := range methods {
+			mux.HandleFunc(method+" "+path, serve)
+		}
+		mux.HandleFunc(path, a.notAllowed(methods))
+	}
+	mux.HandleFunc("/", a.notFound)
 	return mux
 }
 
 type api struct{ d *Dispatcher }
+
+// notFound and notAllowed stand in for the mux's own answers, which are plain text.
+
+func (a *api) notFound(w http.ResponseWriter, r *http.Request) {
+	a.refuse(w, &requestError{http.StatusNotFound, "there is nothing at this path"}, nil)
+}
+
+func (a *api) notAllowed(methods map[string]http.HandlerFunc) http.HandlerFunc {
+	allowed := strings.Join(slices.Sorted(maps.Keys(methods)), ", ")
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Allow", allowed)
+		a.refuse(w, &requestError{http.StatusMethodNotAllowed, "allowed here: " + allowed}, nil)
+	}
+}
 
 func (a *api) create(w http.ResponseWriter, r *http.Request) {
 	var n NewRun
@@ -71,7 +94,7 @@ func (a *api) answer(w http.ResponseWriter, run Run, err error) {
 		return
 	}
 	status, _ := idempotent.HTTPStatus(err)
-	writeJSON(w, status, "application/json", show(run))
+	writeJSON(w, status, "application/json", run)
 }
 
 func (a *api) status(w http.ResponseWriter, r *http.Request) {
@@ -80,7 +103,7 @@ func (a *api) status(w http.ResponseWriter, r *http.Request) {
 		a.refuse(w, err, nil)
 		return
 	}
-	writeJSON(w, http.StatusOK, "application/json", show(run))
+	writeJSON(w, http.StatusOK, "application/json", run)
 }
 
 func (a *api) list(w http.ResponseWriter, r *http.Request) {
@@ -106,11 +129,7 @@ func (a *api) list(w http.ResponseWriter, r *http.Request) {
 		a.refuse(w, err, nil)
 		return
 	}
-	views := make([]view, len(runs))
-	for i, run := range runs {
-		views[i] = show(run)
-	}
-	writeJSON(w, http.StatusOK, "application/json", map[string]any{"runs": views})
+	writeJSON(w, http.StatusOK, "application/json", map[string]any{"runs": append([]Run{}, runs...)}) // none are [], not null
 }
 
 func (a *api) history(w http.ResponseWriter, r *http.Request) {
@@ -124,14 +143,7 @@ func (a *api) history(w http.ResponseWriter, r *http.Request) {
 		a.refuse(w, err, nil)
 		return
 	}
-	views := make([]entryView, len(list))
-	for i, e := range list {
-		views[i] = entryView{
-			At: stamp(e.At), Kind: e.Kind, Generation: e.Generation, Attempt: e.Attempt,
-			Phase: e.Phase, DurationMS: e.DurationMS, Detail: e.Detail,
-		}
-	}
-	writeJSON(w, http.StatusOK, "application/json", map[string]any{"run_id": run.RunID, "history": views})
+	writeJSON(w, http.StatusOK, "application/json", map[string]any{"run_id": run.RunID, "history": append([]Entry{}, list...)})
 }
 
 func (a *api) rerun(w http.ResponseWriter, r *http.Request) {
@@ -144,50 +156,4 @@ func (a *api) rerun(w http.ResponseWriter, r *http.Request) {
 	}
 	run, err := a.d.Rerun(r.Context(), r.PathValue("id"), how.FromScratch)
 	a.answer(w, run, err)
-}
-
-// view is a run as the API shows it.
-type view struct {
-	ID          int64  `json:"id"`
-	RunID       string `json:"run_id"`
-	Requirement string `json:"requirement"`
-	Parameters  JSON   `json:"parameters,omitempty"`
-	Status      Status `json:"status"`
-	Generation  int    `json:"generation"`
-	Attempts    int    `json:"attempts"`
-	Phase       string `json:"phase,omitempty"`
-	PhasesDone  int    `json:"phases_done"`
-	PhasesTotal int    `json:"phases_total"`
-	Error       string `json:"error,omitempty"`
-	Result      JSON   `json:"result,omitempty"`
-	CreatedAt   string `json:"created_at"`
-	UpdatedAt   string `json:"updated_at"`
-	StartedAt   string `json:"started_at,omitempty"`
-	FinishedAt  string `json:"finished_at,omitempty"`
-}
-
-func show(r Run) view {
-	return view{
-		ID: r.ID, RunID: r.RunID, Requirement: r.Requirement, Parameters: r.Parameters, Status: r.Status,
-		Generation: r.Generation, Attempts: r.Attempts, Phase: r.Phase, PhasesDone: r.PhasesDone,
-		PhasesTotal: r.PhasesTotal, Error: r.Error, Result: r.Result, CreatedAt: stamp(r.CreatedAt),
-		UpdatedAt: stamp(r.UpdatedAt), StartedAt: stamp(r.StartedAt), FinishedAt: stamp(r.FinishedAt),
-	}
-}
-
-type entryView struct {
-	At         string `json:"at"`
-	Kind       Kind   `json:"kind"`
-	Generation int    `json:"generation"`
-	Attempt    int    `json:"attempt,omitempty"`
-	Phase      string `json:"phase,omitempty"`
-	DurationMS int64  `json:"duration_ms,omitempty"`
-	Detail     string `json:"detail,omitempty"`
-}
-
-func stamp(ms int64) string {
-	if ms == 0 {
-		return ""
-	}
-	return time.UnixMilli(ms).UTC().Format("2006-01-02T15:04:05.000Z07:00")
 }

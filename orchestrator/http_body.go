@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/nexuscore/onceq/idempotent"
 )
@@ -24,21 +25,21 @@ type problem struct {
 	RetryAfter int64  `json:"retry_after,omitempty"` // seconds
 }
 
-// bodyError is what is wrong with a body as such.
-type bodyError struct {
+// requestError is what is wrong with a request as such.
+type requestError struct {
 	status int
 	detail string
 }
 
-func (e *bodyError) Error() string { return e.detail }
+func (e *requestError) Error() string { return e.detail }
 
 // refuse answers with a problem. What the database or Redis said is logged and not
 // told to strangers.
 func (a *api) refuse(w http.ResponseWriter, err error, run *Run) {
 	status, after := idempotent.HTTPStatus(err)
 	p := problem{Type: "about:blank", Detail: err.Error()}
-	if body, ok := errors.AsType[*bodyError](err); ok {
-		status = body.status
+	if req, ok := errors.AsType[*requestError](err); ok {
+		status = req.status
 	}
 	if field, ok := errors.AsType[*FieldError](err); ok {
 		p.Field = field.Field
@@ -73,8 +74,9 @@ func writeJSON(w http.ResponseWriter, status int, contentType string, v any) {
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(v); err != nil { // a row damaged by hand: its JSON column is none
-		http.Error(w, `{"title":"Internal Server Error","status":500}`, http.StatusInternalServerError)
-		return
+		status, contentType = http.StatusInternalServerError, "application/problem+json"
+		b.Reset()
+		b.WriteString(`{"type":"about:blank","title":"Internal Server Error","status":500,"detail":"internal error"}`)
 	}
 	h := w.Header()
 	h.Set("Content-Type", contentType)
@@ -88,14 +90,17 @@ func writeJSON(w http.ResponseWriter, status int, contentType string, v any) {
 func readJSON(w http.ResponseWriter, r *http.Request, limit int64, mayBeEmpty bool, into any) error {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return &bodyError{http.StatusRequestEntityTooLarge, fmt.Sprintf("body: it is larger than the %d bytes that are allowed", tooLarge.Limit)}
+		return &requestError{http.StatusRequestEntityTooLarge, fmt.Sprintf("body: it is larger than the %d bytes that are allowed", tooLarge.Limit)}
 	}
 	if err != nil {
-		return &bodyError{http.StatusBadRequest, "body: it could not be read"}
+		return &requestError{http.StatusBadRequest, "body: it could not be read"}
 	}
 	body = bytes.TrimSpace(body)
 	if len(body) == 0 && mayBeEmpty {
 		return nil
+	}
+	if !utf8.Valid(body) { // the decoder would change it
+		return fieldf("body", "it is not valid UTF-8")
 	}
 	if len(body) == 0 || body[0] != '{' {
 		return fieldf("body", "it must be a JSON object")

@@ -122,6 +122,8 @@ func TestHostileRequests(t *testing.T) {
 			{"cut off", `{"requirement":"x"`, nil, 400, "body", "not JSON"},
 			{"no JSON", `{requirement: x}`, nil, 400, "body", "at byte 2"},
 			{"two objects", `{"requirement":"x"}{"requirement":"y"}`, nil, 400, "body", "after the JSON object"},
+			{"no UTF-8", "{\"requirement\":\"a\xffb\"}", nil, 400, "body", "not valid UTF-8"},
+			{"no UTF-8 in a name", "{\"requirement\":\"x\",\"run_id\":\"a\xc3\"}", nil, 400, "body", "not valid UTF-8"},
 			{"unknown field", `{"requirement":"x","priority":1}`, nil, 400, "priority", "no such field"},
 			{"wrong type", `{"requirement":42}`, nil, 400, "requirement", "it is a JSON number, a string is needed"},
 			{"wrong type of id", `{"requirement":"x","run_id":{"a":1}}`, nil, 400, "run_id", "it is a JSON object, a string is needed"},
@@ -167,8 +169,34 @@ func TestHostileRequests(t *testing.T) {
 		if a := w.call("POST", "/runs/nobody/rerun", `{"from_scratch":"yes"}`); a.code != 400 || a.body["field"] != "from_scratch" {
 			t.Errorf("rerun with a wrong type: %+v", a)
 		}
+		for _, c := range []struct {
+			method, path string
+			code         int
+			allow        string
+		}{
+			{"GET", "/", 404, ""}, {"GET", "/nothing", 404, ""}, {"POST", "/runs/a/b/c", 404, ""}, {"GET", "/runs/", 404, ""},
+			{"DELETE", "/runs", 405, "GET, POST"}, {"PUT", "/runs/a", 405, "GET"}, {"POST", "/runs/a/history", 405, "GET"},
+			{"GET", "/runs/a/rerun", 405, "POST"},
+		} {
+			a := w.call(c.method, c.path, "")
+			if a.code != c.code || a.body["status"] != float64(c.code) || a.header.Get("Content-Type") != "application/problem+json" || a.header.Get("Allow") != c.allow {
+				t.Errorf("%s %s: %+v, want a problem with %d and Allow %q", c.method, c.path, a, c.code, c.allow)
+			}
+		}
 		if n := len(w.rdb.Keys(t.Context(), "*").Val()); n != 0 {
 			t.Errorf("%d keys in Redis after nothing but refusals", n)
+		}
+	})
+}
+
+func TestARowDamagedByHandIsAProblem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setup{})
+		w.create("7")
+		w.must(w.db.Exec("UPDATE onceq_runs SET result = '{'").Error)
+		a := w.call("GET", "/runs/7", "")
+		if a.code != 500 || a.body["status"] != 500.0 || a.header.Get("Content-Type") != "application/problem+json" {
+			t.Errorf("GET: %+v, want a problem", a)
 		}
 	})
 }

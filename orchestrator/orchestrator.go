@@ -127,6 +127,6 @@ func (r *Runs) List(ctx context.Context, f Filter) ([]Run, error) {
 	return list, nil
 }
 
-func (r *Runs) millis() int64 { return r.now().UnixMilli() }
+func (r *Runs) millis() Millis { return Millis(r.now().UnixMilli()) }
 
 func (r *Runs) log(runID string) *slog.Logger { return r.logger.With("run", r.Key(runID)) }

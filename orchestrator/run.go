@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -54,29 +55,63 @@ func (j *JSON) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// Run is a row of the table. Times are UTC epoch milliseconds, 0 for never. Hosts may
-// read the table with it; they must not write it.
+// Millis is a point in time as the tables have it: UTC epoch milliseconds, 0 for never.
+// In JSON it is RFC 3339 with milliseconds, and "" for never.
+type Millis int64
+
+// Time returns the zero time for never.
+func (m Millis) Time() time.Time {
+	if m == 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(int64(m)).UTC()
+}
+
+// MarshalText implements encoding.TextMarshaler, and with it JSON.
+func (m Millis) MarshalText() ([]byte, error) {
+	if m == 0 {
+		return nil, nil
+	}
+	return m.Time().AppendFormat(nil, "2006-01-02T15:04:05.000Z07:00"), nil
+}
+
+// UnmarshalText reads what MarshalText wrote, or any other RFC 3339 time.
+func (m *Millis) UnmarshalText(b []byte) error {
+	if len(b) == 0 {
+		*m = 0
+		return nil
+	}
+	t, err := time.Parse(time.RFC3339, string(b))
+	if err == nil {
+		*m = Millis(t.UnixMilli())
+	}
+	return err
+}
+
+// Run is a row of the table. Hosts may read the table with it; they must not write it.
+// Its JSON form is what [Dispatcher.HTTP] answers: what only this package needs is left
+// out.
 type Run struct {
-	ID          int64  `gorm:"column:id;primaryKey;autoIncrement"`
-	RunID       string `gorm:"column:run_id"` // unique; see NewRun
-	Requirement string `gorm:"column:requirement"`
-	Parameters  JSON   `gorm:"column:parameters"` // an object, or ""
-	Status      Status `gorm:"column:status"`
-	Generation  int    `gorm:"column:generation"`   // 1, and one more with each rerun
-	Token       int64  `gorm:"column:token"`        // of the last attempt that wrote here; 0 before the first
-	Attempts    int    `gorm:"column:attempts"`     // begun in this generation
-	Phase       string `gorm:"column:phase"`        // where the run is, or where it ended
-	PhasesDone  int    `gorm:"column:phases_done"`  // of this run, earlier attempts' included
-	PhasesTotal int    `gorm:"column:phases_total"` // 0 before the first phase began
-	Error       string `gorm:"column:error"`        // of the last attempt that failed; at most 2,000 bytes
-	Result      JSON   `gorm:"column:result"`       // what Orchestration.Result returned
-	FromScratch bool   `gorm:"column:from_scratch"` // of the last rerun
-	Settled     bool   `gorm:"column:settled"`      // it has ended and people were told: the sweeper passes by
-	Revision    int64  `gorm:"column:revision"`     // grows with every write of the row
-	CreatedAt   int64  `gorm:"column:created_at;autoCreateTime:false"`
-	UpdatedAt   int64  `gorm:"column:updated_at;autoUpdateTime:false"`
-	StartedAt   int64  `gorm:"column:started_at"` // of the generation's first attempt
-	FinishedAt  int64  `gorm:"column:finished_at"`
+	ID          int64  `gorm:"column:id;primaryKey;autoIncrement" json:"id"`
+	RunID       string `gorm:"column:run_id" json:"run_id"` // unique; see NewRun
+	Requirement string `gorm:"column:requirement" json:"requirement"`
+	Parameters  JSON   `gorm:"column:parameters" json:"parameters,omitempty"` // an object, or ""
+	Status      Status `gorm:"column:status" json:"status"`
+	Generation  int    `gorm:"column:generation" json:"generation"`     // 1, and one more with each rerun
+	Token       int64  `gorm:"column:token" json:"-"`                   // of the last attempt that wrote here; 0 before the first
+	Attempts    int    `gorm:"column:attempts" json:"attempts"`         // begun in this generation
+	Phase       string `gorm:"column:phase" json:"phase,omitempty"`     // where the run is, or where it ended
+	PhasesDone  int    `gorm:"column:phases_done" json:"phases_done"`   // of this run, earlier attempts' included
+	PhasesTotal int    `gorm:"column:phases_total" json:"phases_total"` // 0 before the first phase began
+	Error       string `gorm:"column:error" json:"error,omitempty"`     // of the last attempt that failed; at most 2,000 bytes
+	Result      JSON   `gorm:"column:result" json:"result,omitempty"`   // what Orchestration.Result returned
+	FromScratch bool   `gorm:"column:from_scratch" json:"-"`            // of the last rerun
+	Settled     bool   `gorm:"column:settled" json:"-"`                 // it has ended and people were told: the sweeper passes by
+	Revision    int64  `gorm:"column:revision" json:"-"`                // grows with every write of the row
+	CreatedAt   Millis `gorm:"column:created_at;autoCreateTime:false" json:"created_at"`
+	UpdatedAt   Millis `gorm:"column:updated_at;autoUpdateTime:false" json:"updated_at"`
+	StartedAt   Millis `gorm:"column:started_at" json:"started_at,omitempty"` // of the generation's first attempt
+	FinishedAt  Millis `gorm:"column:finished_at" json:"finished_at,omitempty"`
 }
 
 // Limits on what identifies and describes a run.

@@ -93,7 +93,7 @@ func (s *Sweeper) Sweep(ctx context.Context) (acted int, err error) {
 	defer s.mu.Unlock()
 	const page = 100
 	start, wrapped := s.after, s.after == 0
-	before := s.d.runs.millis() - s.threshold.Milliseconds()
+	before := s.d.runs.millis() - Millis(s.threshold.Milliseconds())
 	for left := s.batch; left > 0; {
 		limit := min(page, left)
 		rows, err := s.d.runs.unsettled(ctx, s.after, before, limit)
@@ -125,7 +125,7 @@ func (s *Sweeper) Sweep(ctx context.Context) (acted int, err error) {
 }
 
 // unsettled lists rows with something left to do that have rested since before.
-func (r *Runs) unsettled(ctx context.Context, after, before int64, limit int) (list []Run, err error) {
+func (r *Runs) unsettled(ctx context.Context, after int64, before Millis, limit int) (list []Run, err error) {
 	err = database.Fresh(ctx, r.db).Table(r.table).
 		Where("settled = ? AND id > ? AND updated_at <= ?", false, after, before).Order("id").Limit(limit).Find(&list).Error
 	if err != nil {

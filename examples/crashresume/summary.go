@@ -103,13 +103,13 @@ func (v *supervisor) countPhases(s *summary, history []orchestrator.Entry) {
 	for i, k := range v.killed {
 		s.Executed[k.phase]++
 		begun := slices.IndexFunc(history, func(e orchestrator.Entry) bool {
-			return e.Kind == orchestrator.AttemptBegun && e.At >= k.at.UnixMilli()
+			return e.Kind == orchestrator.AttemptBegun && !e.At.Time().Before(k.at.Truncate(time.Millisecond))
 		})
 		if begun < 0 {
 			s.fail("no attempt after kill %d", i+1)
 			continue
 		}
-		s.Resume = max(s.Resume, float64(history[begun].At-k.at.UnixMilli())/1000)
+		s.Resume = max(s.Resume, history[begun].At.Time().Sub(k.at).Seconds())
 	}
 	for _, n := range s.Executed {
 		s.Repeated += max(0, n-1)
@@ -153,7 +153,7 @@ func (v *supervisor) retell(history []orchestrator.Entry) {
 		if e.DurationMS > 0 {
 			text += fmt.Sprintf(" after %v", time.Duration(e.DurationMS)*time.Millisecond)
 		}
-		v.story.at(time.UnixMilli(e.At), "%s", text)
+		v.story.at(e.At.Time(), "%s", text)
 	}
 }
 
