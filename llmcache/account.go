@@ -11,26 +11,30 @@ type Usage struct {
 	InputTokens  int64 // all of them, cached ones included
 	OutputTokens int64 // all of them, reasoning included
 	CachedTokens int64 // of the input tokens, those the provider read from its own cache
+	// CacheWriteTokens are, of the input tokens, those the provider wrote to its own
+	// cache: Anthropic's cache_creation_input_tokens. Others do not say.
+	CacheWriteTokens int64
 }
 
 // Sum adds up calls. Money is in micro-units of the currency of the prices.
 type Sum struct {
-	Calls        int64
-	InputTokens  int64
-	OutputTokens int64
-	CachedTokens int64
-	CostMicros   int64
-	Unpriced     int64 // calls whose model has no price: they are not in CostMicros
+	Calls            int64
+	InputTokens      int64 // as in Usage: all, those read from and written to the provider's cache included
+	OutputTokens     int64
+	CachedTokens     int64
+	CacheWriteTokens int64
+	CostMicros       int64
+	Unpriced         int64 // calls whose model has no price: they are not in CostMicros
 }
 
 // Tokens is the number of tokens, input and output.
 func (s Sum) Tokens() int64 { return s.InputTokens + s.OutputTokens }
 
 func (s Sum) plus(t Sum) Sum {
-	return Sum{
-		s.Calls + t.Calls, s.InputTokens + t.InputTokens, s.OutputTokens + t.OutputTokens,
-		s.CachedTokens + t.CachedTokens, s.CostMicros + t.CostMicros, s.Unpriced + t.Unpriced,
+	for _, c := range columns {
+		*s.column(c) += *t.column(c)
 	}
+	return s
 }
 
 // Account is a ledger's content.
@@ -76,7 +80,7 @@ func (a Account) zero() bool {
 // kinds and columns name the ledger's fields: "paid_calls", "saved_in" and so on.
 var (
 	kinds   = []string{"paid", "saved", "wasted"}
-	columns = []string{"calls", "in", "out", "cached", "cost", "unpriced"}
+	columns = []string{"calls", "in", "out", "cached", "write", "cost", "unpriced"}
 )
 
 func (a *Account) sum(kind string) *Sum {
@@ -101,6 +105,8 @@ func (s *Sum) column(name string) *int64 {
 		return &s.OutputTokens
 	case "cached":
 		return &s.CachedTokens
+	case "write":
+		return &s.CacheWriteTokens
 	case "cost":
 		return &s.CostMicros
 	case "unpriced":

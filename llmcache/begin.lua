@@ -19,7 +19,8 @@
 -- one owner: the lease is its own, and a hit is counted once by KEYS[4].
 local owner = ARGV[1]
 if ARGV[7] ~= '1' then
-  local v = redis.call('HMGET', KEYS[1], 'd', 'calls', 'in', 'out', 'cached', 'cost', 'unpriced')
+  local costs = {'calls', 'in', 'out', 'cached', 'write', 'cost', 'unpriced'}
+  local v = redis.call('HMGET', KEYS[1], 'd', unpack(costs))
   if v[1] then
     local ttl = redis.call('PTTL', KEYS[1])
     if ttl < tonumber(ARGV[6]) then
@@ -27,8 +28,7 @@ if ARGV[7] ~= '1' then
       redis.call('PEXPIRE', KEYS[1], ARGV[6])
     end
     if KEYS[5] and redis.call('SET', KEYS[4], '1', 'PX', 60000, 'NX') then
-      local names = {'calls', 'in', 'out', 'cached', 'cost', 'unpriced'}
-      for i, name in ipairs(names) do
+      for i, name in ipairs(costs) do
         if v[i + 1] then redis.call('HINCRBY', KEYS[5], 'saved_' .. name, v[i + 1]) end
       end
       redis.call('PEXPIRE', KEYS[5], ARGV[5])

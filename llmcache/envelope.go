@@ -36,7 +36,11 @@ func NewAESGCM(key []byte, previous ...[]byte) (Sealer, error) {
 // The stored form of a record: a byte with the version, a byte of flags, the
 // record, compressed and then sealed as the flags say.
 const (
-	formatVersion  = 1
+	// plainFormat is all that older workers read; writesFormat has the tokens written
+	// to the provider's cache too, and is used only where there are any.
+	plainFormat  = 1
+	writesFormat = 2
+
 	flagCompressed = 1 << 0
 	flagSealed     = 1 << 1
 )
@@ -67,7 +71,7 @@ func (e *envelope) wrap(r *record, key string) ([]byte, error) {
 		return nil, err
 	}
 	plain := r.marshal()
-	head := []byte{formatVersion, 0}
+	head := []byte{r.format(), 0}
 	if e.above >= 0 && len(plain) >= e.above {
 		if small := e.zip.EncodeAll(plain, nil); len(small) < len(plain) {
 			plain = small
@@ -92,7 +96,7 @@ func bound(head []byte, key string) []byte {
 
 // open reads the record stored at key.
 func (e *envelope) open(data []byte, key string) (*record, error) {
-	if len(data) < 2 || data[0] != formatVersion || data[1]&^(flagCompressed|flagSealed) != 0 {
+	if len(data) < 2 || data[0] < plainFormat || data[0] > writesFormat || data[1]&^(flagCompressed|flagSealed) != 0 {
 		return nil, errRecord
 	}
 	head, rest := data[:2:2], data[2:]
@@ -117,7 +121,7 @@ func (e *envelope) open(data []byte, key string) (*record, error) {
 			return nil, fmt.Errorf("%w: %w", errRecord, err)
 		}
 	}
-	r, err := unmarshalRecord(rest)
+	r, err := unmarshalRecord(rest, head[0])
 	if err == nil && len(r.body) > e.maxValue {
 		return nil, fmt.Errorf("%w: too large", errRecord)
 	}

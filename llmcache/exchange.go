@@ -121,7 +121,7 @@ func endOf(err error) error {
 
 // judge says what becomes of an answer that has come to its end.
 func (e *exchange) judge(o wire.Outcome, resp *http.Response, body []byte, cuts []cut) result {
-	usage := Usage{o.Usage.Input, o.Usage.Output, o.Usage.Cached}
+	usage := Usage{o.Usage.Input, o.Usage.Output, o.Usage.Cached, o.Usage.CacheWrite}
 	sum := e.cache.prices.sum(usage, e.known.Model, o.Model)
 	if !o.Complete {
 		return result{retry: true, cost: Account{Wasted: sum}}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -75,6 +76,28 @@ func TestLedger(t *testing.T) {
 	if got := account(t, c, "run").Paid.Unpriced; got != 1 {
 		t.Errorf("Unpriced = %d, want 1", got)
 	}
+}
+
+// What a provider says of its own cache comes through the transport into the ledger,
+// with the answer into Redis, and out again with each hit.
+func TestPromptCacheTokensInTheLedger(t *testing.T) {
+	t.Parallel()
+	_, rdb := redistest.Mini(t)
+	c := open(t, rdb, WithPrices(Prices{"claude-x": {Input: 1_000_000, Cached: 100_000, CacheWrite: 2_000_000, Output: 5_000_000}}))
+	p := &provider{answer: func(int64, *http.Request, []byte) (*http.Response, error) {
+		return jsonAnswer(200, `{"type":"message","model":"claude-x","content":[{"type":"text","text":"hi"}],"stop_reason":"end_turn",`+
+			`"usage":{"input_tokens":25,"output_tokens":15,"cache_read_input_tokens":100,"cache_creation_input_tokens":7}}`), nil
+	}}
+	for range 2 {
+		ctx, _ := attempt(t, t.Context(), "run", "p")
+		req, _ := http.NewRequestWithContext(ctx, http.MethodPost, "https://api.anthropic.com/v1/messages",
+			strings.NewReader(`{"model":"claude-x","max_tokens":9,"messages":[{"role":"user","content":"hi"}]}`))
+		req.Header.Set("Content-Type", "application/json")
+		get(t, c.Transport(p), req)
+	}
+	sum := Sum{Calls: 1, InputTokens: 132, OutputTokens: 15, CachedTokens: 100, CacheWriteTokens: 7, CostMicros: 25 + 10 + 14 + 75}
+	same(t, "the run", account(t, c, "run"), Account{Paid: sum, Saved: sum})
+	same(t, "the total", total(t, c), Account{Paid: sum, Saved: sum})
 }
 
 // The process died in a call: the ledger says so while it can still be paid, and
@@ -240,17 +263,24 @@ func TestPrices(t *testing.T) {
 		usage Usage
 		want  int64
 	}{
-		{Price{Input: 2_500_000}, Usage{InputTokens: 1}, 3},         // 2.5 is rounded up
-		{Price{Input: 150_000}, Usage{InputTokens: 3}, 0},           // 0.45 down
-		{Price{Input: 150_000, Output: 600_000}, Usage{1, 1, 0}, 1}, // 0.75: rounded once
-		{Price{Input: 10, Cached: 1_000_000}, Usage{5, 0, 9}, 5},    // never more cached than input
-		{Price{maxPrice, maxPrice, 0}, Usage{maxTokens, maxTokens, 0}, 2 * maxTokens * 1_000_000},
+		{Price{Input: 2_500_000}, Usage{InputTokens: 1}, 3},                                 // 2.5 is rounded up
+		{Price{Input: 150_000}, Usage{InputTokens: 3}, 0},                                   // 0.45 down
+		{Price{Input: 150_000, Output: 600_000}, Usage{InputTokens: 1, OutputTokens: 1}, 1}, // 0.75: rounded once
+		{Price{Input: 10, Cached: 1_000_000}, Usage{InputTokens: 5, CachedTokens: 9}, 5},    // never more cached than input
+		{Price{Input: maxPrice, Output: maxPrice}, Usage{InputTokens: maxTokens, OutputTokens: maxTokens}, 2 * maxTokens * 1_000_000},
+		{ // 132 tokens: 25 new, 100 read, 7 written
+			Price{Input: 1_000_000, Cached: 100_000, CacheWrite: 2_000_000, Output: 5_000_000},
+			Usage{InputTokens: 132, OutputTokens: 15, CachedTokens: 100, CacheWriteTokens: 7}, 25 + 10 + 14 + 75,
+		},
+		{Price{Input: 1_000_000}, Usage{InputTokens: 10, CacheWriteTokens: 4}, 10},                                        // without a price of its own: as input
+		{Price{Input: 1_000_000, CacheWrite: 2_000_000}, Usage{InputTokens: 10, CachedTokens: 8, CacheWriteTokens: 9}, 4}, // never more in all than input
+		{Price{CacheWrite: maxPrice}, Usage{InputTokens: maxTokens, CacheWriteTokens: maxTokens}, maxTokens * 1_000_000},
 	} {
 		if got := c.price.cost(c.usage); got != c.want {
 			t.Errorf("cost of %+v at %+v = %d, want %d", c.usage, c.price, got, c.want)
 		}
 	}
-	if s := p.sum(Usage{-5, 1 << 60, 0}, "gpt-x"); s.InputTokens != 0 || s.OutputTokens != maxTokens {
+	if s := p.sum(Usage{InputTokens: -5, OutputTokens: 1 << 60}, "gpt-x"); s.InputTokens != 0 || s.OutputTokens != maxTokens {
 		t.Errorf("sum of nonsense = %+v", s)
 	}
 }

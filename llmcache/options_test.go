@@ -56,6 +56,7 @@ func TestOptionsAreChecked(t *testing.T) {
 		"WithBudget: Tokens is -1":                   WithBudget(Budget{Tokens: -1}),
 		"WithBudget: CostMicros is -3":               WithBudget(Budget{CostMicros: -3}),
 		"WithPrices: \"m\" costs -1":                 WithPrices(Prices{"m": {Input: -1}}),
+		"WithPrices: \"w\" costs 1000000000001":      WithPrices(Prices{"w": {CacheWrite: maxPrice + 1}}),
 		"WithPrices: no model can be called \"\"":    WithPrices(Prices{"": {}}),
 		"WithPrices: no model can be called \"a*b":   WithPrices(Prices{"a*b": {}}),
 		"WithPrices: no model can be called \"a**\"": WithPrices(Prices{"a**": {}}),

@@ -13,6 +13,11 @@ type Price struct {
 	Input  int64
 	Output int64
 	Cached int64 // of input tokens from the provider's own cache; they are not charged as Input too
+	// CacheWrite is the price of input tokens that are written to the provider's own
+	// cache, in place of Input. 0 means that they cost what Input does. Where a provider
+	// has several, by how long it keeps them, give that of the kind you use: it reports
+	// their sum.
+	CacheWrite int64
 }
 
 // Prices by model name. A name that ends in "*" stands for all models that begin
@@ -25,7 +30,7 @@ func (p Prices) validate() error {
 		if star := strings.IndexByte(model, '*'); model == "" || star >= 0 && star < len(model)-1 {
 			return setting.Invalidf("WithPrices: no model can be called %q; a \"*\" stands at the end, for all names that begin so", model)
 		}
-		for _, v := range []int64{price.Input, price.Output, price.Cached} {
+		for _, v := range []int64{price.Input, price.Output, price.Cached, price.CacheWrite} {
 			if v < 0 || v > maxPrice {
 				return setting.Invalidf("WithPrices: %q costs %d, from 0 to %d micro-units per million tokens are allowed", model, v, int64(maxPrice))
 			}
@@ -64,8 +69,14 @@ func (p Prices) of(models ...string) (Price, bool) {
 // can be larger than 64 bits.
 func (p Price) cost(u Usage) int64 {
 	cached := min(u.CachedTokens, u.InputTokens)
+	written, write := min(u.CacheWriteTokens, u.InputTokens-cached), p.CacheWrite
+	if write == 0 {
+		write = p.Input
+	}
 	hi, lo := uint64(0), uint64(500_000)
-	for _, part := range [...][2]int64{{u.InputTokens - cached, p.Input}, {cached, p.Cached}, {u.OutputTokens, p.Output}} {
+	for _, part := range [...][2]int64{
+		{u.InputTokens - cached - written, p.Input}, {cached, p.Cached}, {written, write}, {u.OutputTokens, p.Output},
+	} {
 		h, l := bits.Mul64(uint64(part[0]), uint64(part[1]))
 		var carry uint64
 		lo, carry = bits.Add64(lo, l, 0)
@@ -77,8 +88,11 @@ func (p Price) cost(u Usage) int64 {
 
 // sum is the ledger's line for one call.
 func (p Prices) sum(u Usage, models ...string) Sum {
-	u = Usage{clamp(u.InputTokens), clamp(u.OutputTokens), clamp(u.CachedTokens)}
-	s := Sum{Calls: 1, InputTokens: u.InputTokens, OutputTokens: u.OutputTokens, CachedTokens: u.CachedTokens}
+	u = Usage{clamp(u.InputTokens), clamp(u.OutputTokens), clamp(u.CachedTokens), clamp(u.CacheWriteTokens)}
+	s := Sum{
+		Calls: 1, InputTokens: u.InputTokens, OutputTokens: u.OutputTokens,
+		CachedTokens: u.CachedTokens, CacheWriteTokens: u.CacheWriteTokens,
+	}
 	if price, ok := p.of(models...); ok {
 		s.CostMicros = price.cost(u)
 	} else if len(p) > 0 {

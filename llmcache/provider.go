@@ -142,7 +142,8 @@ func (j Judgement) outcome() wire.Outcome {
 		Complete: j.Complete, Truncated: j.Truncated, Refused: j.Refused, Empty: j.Empty, Perishable: j.Perishable,
 		Model: j.Model, Usage: wire.Usage{
 			Known: j.Usage != Usage{},
-			Input: j.Usage.InputTokens, Output: j.Usage.OutputTokens, Cached: j.Usage.CachedTokens,
+			Input: j.Usage.InputTokens, Output: j.Usage.OutputTokens,
+			Cached: j.Usage.CachedTokens, CacheWrite: j.Usage.CacheWriteTokens,
 		},
 	}
 	if !j.Complete {

@@ -48,12 +48,24 @@ const (
 // be anyone's.
 var errRecord = errors.New("llmcache: not a stored record")
 
+// format is the version of the stored form that the record needs.
+func (r *record) format() byte {
+	if r.usage.CacheWriteTokens > 0 {
+		return writesFormat
+	}
+	return plainFormat
+}
+
 // marshal returns the record's own bytes, before they are compressed or sealed.
 func (r *record) marshal() []byte {
 	b := make([]byte, 0, len(r.body)+len(r.cuts)*4+256)
 	b = append(b, r.kind)
 	b = appendString(b, r.model)
-	for _, n := range []int64{r.usage.InputTokens, r.usage.OutputTokens, r.usage.CachedTokens, int64(r.status)} {
+	numbers := []int64{r.usage.InputTokens, r.usage.OutputTokens, r.usage.CachedTokens}
+	if r.format() == writesFormat {
+		numbers = append(numbers, r.usage.CacheWriteTokens)
+	}
+	for _, n := range append(numbers, int64(r.status)) {
 		b = binary.AppendUvarint(b, uint64(clamp(n)))
 	}
 	b = binary.AppendUvarint(b, uint64(len(r.header)))
@@ -75,10 +87,15 @@ func appendString(b []byte, s string) []byte {
 
 // unmarshalRecord reads what marshal wrote. Whatever b holds, it takes memory in
 // proportion to b and does not panic. The body shares b's memory.
-func unmarshalRecord(b []byte) (*record, error) {
+func unmarshalRecord(b []byte, format byte) (*record, error) {
 	d := decoder{b: b}
 	r := &record{kind: d.byte(), model: d.string(maxFieldSize)}
-	r.usage = Usage{int64(d.uint(maxTokens)), int64(d.uint(maxTokens)), int64(d.uint(maxTokens))}
+	for _, n := range []*int64{&r.usage.InputTokens, &r.usage.OutputTokens, &r.usage.CachedTokens} {
+		*n = int64(d.uint(maxTokens))
+	}
+	if format == writesFormat {
+		r.usage.CacheWriteTokens = int64(d.uint(maxTokens))
+	}
 	r.status = int(d.uint(999))
 	for range d.uint(maxFields) {
 		r.header = append(r.header, headerField{d.string(maxFieldSize), d.string(maxFieldSize)})

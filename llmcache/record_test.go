@@ -12,7 +12,7 @@ import (
 
 func sample() *record {
 	return &record{
-		kind: kindHTTP, model: "gpt-x", usage: Usage{10, 5, 3}, status: 200,
+		kind: kindHTTP, model: "gpt-x", usage: Usage{InputTokens: 10, OutputTokens: 5, CachedTokens: 3}, status: 200,
 		header: []headerField{{"Content-Type", "text/event-stream"}},
 		cuts:   []cut{{3, 0}, {4, 1500 * time.Microsecond}},
 		body:   []byte("abcdefg"),
@@ -42,15 +42,21 @@ func envelopes(t testing.TB, change func(*config)) *envelope {
 // A worker of yesterday left this in Redis.
 func TestGoldenRecord(t *testing.T) {
 	t.Parallel()
-	const stored = "010003056770742d780a0503c801010c436f6e74656e742d5479706511746578742f6576656e742d73747265616d02030004dc0b0761626364656667"
+	writes := sample()
+	writes.usage.CacheWriteTokens = 2
 	e := envelopes(t, func(*config) {})
-	data, err := e.wrap(sample(), "k")
-	if got := hex.EncodeToString(data); err != nil || got != stored {
-		t.Errorf("wrap = %s, %v; want %s", got, err, stored)
-	}
-	b, _ := hex.DecodeString(stored)
-	if r, err := e.open(b, "k"); err != nil || !reflect.DeepEqual(r, sample()) {
-		t.Errorf("open = %+v, %v; want %+v", r, err, sample())
+	for stored, want := range map[string]*record{
+		"010003056770742d780a0503c801010c436f6e74656e742d5479706511746578742f6576656e742d73747265616d02030004dc0b0761626364656667":   sample(),
+		"020003056770742d780a050302c801010c436f6e74656e742d5479706511746578742f6576656e742d73747265616d02030004dc0b0761626364656667": writes,
+	} {
+		data, err := e.wrap(want, "k")
+		if got := hex.EncodeToString(data); err != nil || got != stored {
+			t.Errorf("wrap = %s, %v; want %s", got, err, stored)
+		}
+		b, _ := hex.DecodeString(stored)
+		if r, err := e.open(b, "k"); err != nil || !reflect.DeepEqual(r, want) {
+			t.Errorf("open = %+v, %v; want %+v", r, err, want)
+		}
 	}
 }
 

@@ -78,7 +78,10 @@ func answer(data string) llmcache.Stored {
 
 // cost is that of n calls, each field another number.
 func cost(n int64) llmcache.Sum {
-	return llmcache.Sum{Calls: n, InputTokens: 20 * n, OutputTokens: 3 * n, CachedTokens: 4 * n, CostMicros: 50 * n, Unpriced: 6 * n}
+	return llmcache.Sum{
+		Calls: n, InputTokens: 20 * n, OutputTokens: 3 * n, CachedTokens: 4 * n, CacheWriteTokens: 7 * n,
+		CostMicros: 50 * n, Unpriced: 6 * n,
+	}
 }
 
 func (s *suite) begin(sl llmcache.Slot, c llmcache.Claim, want llmcache.State) llmcache.Begun {
