@@ -70,11 +70,11 @@ func (r *run) phase(ctx context.Context, i int, state any, work func(context.Con
 	}
 	p := &phaseRun{run: r, index: i, name: r.names[i], basis: r.basis, loadable: r.loadable, resumed: r.resumed}
 	start := time.Now()
-	r.tell(ctx, Event{Kind: Started, Phase: p.name, Index: i})
+	r.tell(ctx, Event{Kind: EventStarted, Phase: p.name, Index: i})
 	ended := false
 	fail := func(err error) error {
 		ended = true
-		r.tell(ctx, Event{Kind: Failed, Phase: p.name, Index: i, Duration: time.Since(start), Err: err})
+		r.tell(ctx, Event{Kind: EventFailed, Phase: p.name, Index: i, Duration: time.Since(start), Err: err})
 		return err
 	}
 	defer func() {
@@ -100,9 +100,9 @@ func (r *run) phase(ctx context.Context, i int, state any, work func(context.Con
 	}
 	ended = true
 	if unsaved != nil {
-		r.tell(ctx, Event{Kind: Unsaved, Phase: p.name, Index: i, Duration: time.Since(start), Err: unsaved})
+		r.tell(ctx, Event{Kind: EventUnsaved, Phase: p.name, Index: i, Duration: time.Since(start), Err: unsaved})
 	}
-	r.tell(ctx, Event{Kind: Finished, Phase: p.name, Index: i, Duration: time.Since(start)})
+	r.tell(ctx, Event{Kind: EventFinished, Phase: p.name, Index: i, Duration: time.Since(start)})
 	return r.stop(ctx)
 }
 

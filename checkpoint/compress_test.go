@@ -55,7 +55,7 @@ func TestZlibIsRead(t *testing.T) {
 	if ran, _, _ := resume(pack(good[1:])); ran != "3" {
 		t.Errorf("zlib: ran %q, want 3", ran)
 	}
-	if ran, _, s := resume(append(pack(good[1:]), 0)); ran != "1 2 3" || s.Discards[Corrupt] != 1 {
+	if ran, _, s := resume(append(pack(good[1:]), 0)); ran != "1 2 3" || s.Discards[ReasonCorrupt] != 1 {
 		t.Errorf("zlib with a trailing byte: ran %q, %+v; want a discard", ran, s)
 	}
 }
@@ -72,7 +72,7 @@ func TestDecompressionIsBounded(t *testing.T) {
 	for what, b := range map[string][]byte{
 		"zlib": z.Bytes(), "zstd": append([]byte{formZstd}, encoder().EncodeAll(bomb, nil)...), "raw": append([]byte{formRaw}, bomb[:100<<10+1]...),
 	} {
-		if ran, _, s := resume(b); ran != "1 2 3" || s.Discards[Oversize] != 1 {
+		if ran, _, s := resume(b); ran != "1 2 3" || s.Discards[ReasonOversize] != 1 {
 			t.Errorf("%s bomb: ran %q, discards %v; want oversize", what, ran, s.Discards)
 		}
 	}

@@ -9,13 +9,13 @@ type Reason string
 // initial state; nothing of the snapshot is used, nor are steps that belong to
 // it. It is not deleted: it stays until the first phase is saved over it.
 const (
-	Corrupt     Reason = "corrupt"     // truncated, changed, or not ours
-	Version     Reason = "version"     // another schema version, codec or format, older or newer
-	Undecodable Reason = "undecodable" // the state's type has changed
-	Input       Reason = "input"       // another payload, or a rerun from scratch
-	Phases      Reason = "phases"      // the list of phases has changed, see WithRunMissing
-	Sealed      Reason = "sealed"      // plain text, or it does not open
-	Oversize    Reason = "oversize"    // larger than WithMaxSize
+	ReasonCorrupt     Reason = "corrupt"     // truncated, changed, or not ours
+	ReasonVersion     Reason = "version"     // another schema version, codec or format, older or newer
+	ReasonUndecodable Reason = "undecodable" // the state's type has changed
+	ReasonInput       Reason = "input"       // another payload, or a rerun from scratch
+	ReasonPhases      Reason = "phases"      // the list of phases has changed, see WithRunMissing
+	ReasonSealed      Reason = "sealed"      // plain text, or it does not open
+	ReasonOversize    Reason = "oversize"    // larger than WithMaxSize
 )
 
 type discardError struct {

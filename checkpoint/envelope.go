@@ -113,20 +113,20 @@ func (c *config) pack(plain, bound []byte) ([]byte, error) {
 // unpack reverses pack; nothing larger than the size limit comes out of it.
 func (c *config) unpack(b, bound []byte) ([]byte, error) {
 	if len(b) == 0 {
-		return nil, discard(Corrupt, "empty")
+		return nil, discard(ReasonCorrupt, "empty")
 	}
 	form, body := b[0], b[1:]
 	switch {
 	case form&^(formMask|sealed) != 0:
-		return nil, discard(Version, "header byte %#02x is of another format", form)
+		return nil, discard(ReasonVersion, "header byte %#02x is of another format", form)
 	case form&sealed == 0 && c.sealer != nil && !c.migration:
-		return nil, discard(Sealed, "plain text is refused, see WithMigration")
+		return nil, discard(ReasonSealed, "plain text is refused, see WithMigration")
 	case form&sealed != 0 && c.sealer == nil:
-		return nil, discard(Sealed, "there is no sealer to open it")
+		return nil, discard(ReasonSealed, "there is no sealer to open it")
 	case form&sealed != 0:
 		var err error
 		if body, err = c.sealer.Open(body, append(bound, form)); err != nil {
-			return nil, discard(Sealed, "%v", err)
+			return nil, discard(ReasonSealed, "%v", err)
 		}
 	}
 	return c.inflate(form&formMask, body)
@@ -136,7 +136,7 @@ func (c *config) inflate(form byte, body []byte) ([]byte, error) {
 	switch form {
 	case formRaw:
 		if len(body) > c.maxSize {
-			return nil, discard(Oversize, "%d bytes, at most %d are allowed", len(body), c.maxSize)
+			return nil, discard(ReasonOversize, "%d bytes, at most %d are allowed", len(body), c.maxSize)
 		}
 		return body, nil
 	case formZlib:
@@ -144,23 +144,23 @@ func (c *config) inflate(form byte, body []byte) ([]byte, error) {
 	case formZstd:
 		return unzstd(body, c.maxSize)
 	}
-	return nil, discard(Version, "compression %#02x is not known", form)
+	return nil, discard(ReasonVersion, "compression %#02x is not known", form)
 }
 
 func unzlib(body []byte, limit int) ([]byte, error) {
 	src := bytes.NewReader(body)
 	r, err := zlib.NewReader(src)
 	if err != nil {
-		return nil, discard(Corrupt, "zlib: %v", err)
+		return nil, discard(ReasonCorrupt, "zlib: %v", err)
 	}
 	out, err := io.ReadAll(io.LimitReader(r, int64(limit)+1))
 	switch {
 	case err != nil:
-		return nil, discard(Corrupt, "zlib: %v", err)
+		return nil, discard(ReasonCorrupt, "zlib: %v", err)
 	case len(out) > limit:
-		return nil, discard(Oversize, "more than %d bytes when decompressed", limit)
+		return nil, discard(ReasonOversize, "more than %d bytes when decompressed", limit)
 	case src.Len() > 0:
-		return nil, discard(Corrupt, "zlib: %d bytes after the end", src.Len())
+		return nil, discard(ReasonCorrupt, "zlib: %d bytes after the end", src.Len())
 	}
 	return out, nil
 }
@@ -169,15 +169,15 @@ func unzstd(body []byte, limit int) ([]byte, error) {
 	// Large states are rare: a decoder for each keeps no memory between them.
 	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(uint64(limit)))
 	if err != nil {
-		return nil, discard(Corrupt, "zstd: %v", err)
+		return nil, discard(ReasonCorrupt, "zstd: %v", err)
 	}
 	defer d.Close()
 	out, err := d.DecodeAll(body, nil)
 	switch {
 	case errors.Is(err, zstd.ErrDecoderSizeExceeded), errors.Is(err, zstd.ErrWindowSizeExceeded), len(out) > limit:
-		return nil, discard(Oversize, "more than %d bytes when decompressed", limit)
+		return nil, discard(ReasonOversize, "more than %d bytes when decompressed", limit)
 	case err != nil:
-		return nil, discard(Corrupt, "zstd: %v", err)
+		return nil, discard(ReasonCorrupt, "zstd: %v", err)
 	}
 	return out, nil
 }
@@ -227,13 +227,13 @@ func (c *config) decode(stored, bound []byte) (e *envelope, id string, err error
 		return nil, "", err
 	}
 	if e, err = parse(plain); err != nil {
-		return nil, "", discard(Corrupt, "%v", err)
+		return nil, "", discard(ReasonCorrupt, "%v", err)
 	}
 	if e.Version != c.version {
-		return nil, "", discard(Version, "schema_version %d, this program has %d", e.Version, c.version)
+		return nil, "", discard(ReasonVersion, "schema_version %d, this program has %d", e.Version, c.version)
 	}
 	if e.Codec != c.codec.Name() {
-		return nil, "", discard(Version, "codec %q, this program has %q", e.Codec, c.codec.Name())
+		return nil, "", discard(ReasonVersion, "codec %q, this program has %q", e.Codec, c.codec.Name())
 	}
 	return e, identity(plain), nil
 }
@@ -241,14 +241,14 @@ func (c *config) decode(stored, bound []byte) (e *envelope, id string, err error
 // decodeState decodes into value, a pointer to a zero value.
 func (c *config) decodeState(e *envelope, value any) error {
 	if s := c.shape(value); s != nil && !s.holds(e.Shape) {
-		return discard(Undecodable, "a field of %T was removed, renamed or given another type", value)
+		return discard(ReasonUndecodable, "a field of %T was removed, renamed or given another type", value)
 	}
 	state, err := e.state()
 	if err != nil {
-		return discard(Corrupt, "%v", err)
+		return discard(ReasonCorrupt, "%v", err)
 	}
 	if err := c.unmarshal(state, value); err != nil {
-		return discard(Undecodable, "%v", err)
+		return discard(ReasonUndecodable, "%v", err)
 	}
 	return nil
 }

@@ -118,7 +118,7 @@ func ExampleNewRedisStore() {
 // Progress, for example for a page that people watch.
 func ExampleWithObserver() {
 	progress := func(e checkpoint.Event) {
-		if e.Kind == checkpoint.Finished {
+		if e.Kind == checkpoint.EventFinished {
 			fmt.Printf("%d/%d %s\n", e.Index+1, e.Total, e.Phase)
 		}
 	}

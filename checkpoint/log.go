@@ -20,21 +20,21 @@ func (r *run) tell(ctx context.Context, e Event) {
 func (r *run) logEvent(ctx context.Context, e Event) {
 	where := []any{"phase", e.Phase, "index", e.Index, "total", e.Total}
 	switch e.Kind {
-	case Resumed:
+	case EventResumed:
 		r.log(ctx, slog.LevelInfo, "onceq: run resumes from its snapshot", append(where, "done", len(r.done))...)
-	case Discarded:
+	case EventDiscarded:
 		r.log(ctx, slog.LevelWarn, "onceq: snapshot discarded, the run starts from the beginning", "reason", string(e.Reason), "err", e.Err)
-	case Started:
+	case EventStarted:
 		r.log(ctx, slog.LevelInfo, "onceq: phase started", where...)
-	case Finished:
+	case EventFinished:
 		r.log(ctx, slog.LevelInfo, "onceq: phase finished", append(where, "duration", e.Duration)...)
-	case Failed:
+	case EventFailed:
 		if e.Err == nil {
 			r.log(ctx, slog.LevelWarn, "onceq: phase panicked", append(where, "duration", e.Duration)...)
 			return
 		}
 		r.log(ctx, slog.LevelWarn, "onceq: phase failed", append(where, "duration", e.Duration, "err", e.Err)...)
-	case Unsaved: // logged where the reason is known
+	case EventUnsaved: // logged where the reason is known
 	}
 }
 

@@ -7,12 +7,12 @@ type EventKind string
 
 // The kinds, in the order in which a run meets them.
 const (
-	Resumed   EventKind = "resumed"   // the run goes on from a snapshot
-	Discarded EventKind = "discarded" // a snapshot was not used, see Reason
-	Started   EventKind = "started"   // a phase begins
-	Finished  EventKind = "finished"  // a phase ended well and its save was tried
-	Failed    EventKind = "failed"    // a phase failed or panicked, or the lease was lost at its end
-	Unsaved   EventKind = "unsaved"   // a phase ended well and could not be saved; the run goes on
+	EventResumed   EventKind = "resumed"   // the run goes on from a snapshot
+	EventDiscarded EventKind = "discarded" // a snapshot was not used, see Reason
+	EventStarted   EventKind = "started"   // a phase begins
+	EventFinished  EventKind = "finished"  // a phase ended well and its save was tried
+	EventFailed    EventKind = "failed"    // a phase failed or panicked, or the lease was lost at its end
+	EventUnsaved   EventKind = "unsaved"   // a phase ended well and could not be saved; the run goes on
 )
 
 // Event is what an observer is told of a run, see [WithObserver].
@@ -21,10 +21,10 @@ type Event struct {
 	Run      string        // run key; "" when the run has none
 	Attempt  int           // of the lease; 0 without one
 	Token    int64         // of the lease; 0 without one
-	Phase    string        // Resumed: the first phase to run, "" when all are done
+	Phase    string        // EventResumed: the first phase to run, "" when all are done
 	Index    int           // of Phase, from 0; Total when all are done
 	Total    int           // number of phases
-	Duration time.Duration // of the phase; Finished, Failed and Unsaved only
-	Reason   Reason        // Discarded only
-	Err      error         // Failed, Unsaved and Discarded; nil for a panic
+	Duration time.Duration // of the phase; EventFinished, EventFailed and EventUnsaved only
+	Reason   Reason        // EventDiscarded only
+	Err      error         // EventFailed, EventUnsaved and EventDiscarded; nil for a panic
 }

@@ -118,7 +118,7 @@ func (r *run) resume(ctx context.Context, fresh func() any, initial any) (any, e
 	}
 	r.resumed = true
 	r.count.resumes.Add(1)
-	e := Event{Kind: Resumed, Index: len(r.names)}
+	e := Event{Kind: EventResumed, Index: len(r.names)}
 	if todo := r.todo(); len(todo) > 0 {
 		e.Index, e.Phase = todo[0], r.names[todo[0]]
 	}
@@ -133,7 +133,7 @@ func (r *run) open(stored []byte, fresh func() any) (any, error) {
 		return nil, err
 	}
 	if e.Stamp != r.stamp || e.Fingerprint != r.fingerprint {
-		return nil, discard(Input, "it belongs to another payload, or to the run before a rerun from scratch")
+		return nil, discard(ReasonInput, "it belongs to another payload, or to the run before a rerun from scratch")
 	}
 	if err := r.fits(e); err != nil {
 		return nil, err
@@ -149,13 +149,13 @@ func (r *run) open(stored []byte, fresh func() any) (any, error) {
 // fits reports whether the phases that a snapshot calls done are ours.
 func (r *run) fits(e *envelope) error {
 	if len(e.Done) == 0 || e.LastDone != e.Done[len(e.Done)-1] {
-		return discard(Corrupt, "last_done %q is not the last of %d phases done", e.LastDone, len(e.Done))
+		return discard(ReasonCorrupt, "last_done %q is not the last of %d phases done", e.LastDone, len(e.Done))
 	}
 	if r.cfg.runMissing {
 		return nil
 	}
 	if len(e.Done) > len(r.names) || !slices.Equal(e.Done, r.names[:len(e.Done)]) {
-		return discard(Phases, "done were %.200q, the list begins with %.200q", e.Done, r.names[:min(len(e.Done), len(r.names))])
+		return discard(ReasonPhases, "done were %.200q, the list begins with %.200q", e.Done, r.names[:min(len(e.Done), len(r.names))])
 	}
 	return nil
 }
@@ -283,8 +283,8 @@ func (r *run) unstorable(ctx context.Context, phase, step string, err error) err
 func (r *run) discarded(ctx context.Context, err error) {
 	var d *discardError
 	if !errors.As(err, &d) {
-		d = &discardError{Corrupt, err.Error()}
+		d = &discardError{ReasonCorrupt, err.Error()}
 	}
 	r.count.discarded(d.reason)
-	r.tell(ctx, Event{Kind: Discarded, Reason: d.reason, Err: d})
+	r.tell(ctx, Event{Kind: EventDiscarded, Reason: d.reason, Err: d})
 }

@@ -239,7 +239,7 @@ func TestPanicsPassThrough(t *testing.T) {
 		_, _ = Run(a.ctx, store, []Phase[state]{{Name: "1", Run: func(context.Context, *state) error { panic("boom") }}},
 			state{}, WithObserver(func(e Event) { kinds = append(kinds, e.Kind) }))
 	}()
-	if len(kinds) != 2 || kinds[1] != Failed {
+	if len(kinds) != 2 || kinds[1] != EventFailed {
 		t.Errorf("events %v, want started, failed", kinds)
 	}
 	if strings.Contains(keys(t, rdb), "ckpt") {

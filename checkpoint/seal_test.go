@@ -32,9 +32,9 @@ func TestSealing(t *testing.T) {
 	}{
 		{"same key", []Option{WithSealer(sealer(t, "a"))}, []Option{WithSealer(sealer(t, "a"))}, "s1", ""},
 		{"key changed", []Option{WithSealer(sealer(t, "a"))}, []Option{WithSealer(sealer(t, "b", "a"))}, "s1", ""},
-		{"another key", []Option{WithSealer(sealer(t, "a"))}, []Option{WithSealer(sealer(t, "b"))}, "secret-phase s0 s1", Sealed},
-		{"no sealer any more", []Option{WithSealer(sealer(t, "a"))}, nil, "secret-phase s0 s1", Sealed},
-		{"plain text once sealing is on", nil, []Option{WithSealer(sealer(t, "a"))}, "secret-phase s0 s1", Sealed},
+		{"another key", []Option{WithSealer(sealer(t, "a"))}, []Option{WithSealer(sealer(t, "b"))}, "secret-phase s0 s1", ReasonSealed},
+		{"no sealer any more", []Option{WithSealer(sealer(t, "a"))}, nil, "secret-phase s0 s1", ReasonSealed},
+		{"plain text once sealing is on", nil, []Option{WithSealer(sealer(t, "a"))}, "secret-phase s0 s1", ReasonSealed},
 		{"plain text while migrating", nil, []Option{WithSealer(sealer(t, "a")), WithMigration()}, "s1", ""},
 	} {
 		rdb, store := mini(t)
@@ -76,7 +76,7 @@ func TestSealedBytesAreBoundToTheirPlace(t *testing.T) {
 	}
 	tr.reset()
 	b := begin(t, rdb, "other", again)
-	if _, err := Run(b.ctx, store, phases(-1), state{}); err != nil || !strings.HasPrefix(tr.String(), "1 ") || store.Stats().Discards[Sealed] != 1 {
+	if _, err := Run(b.ctx, store, phases(-1), state{}); err != nil || !strings.HasPrefix(tr.String(), "1 ") || store.Stats().Discards[ReasonSealed] != 1 {
 		t.Errorf("another run's snapshot: ran %q, %v, %v", &tr, err, store.Stats().Discards)
 	}
 	// One step's result in another's place.
@@ -84,7 +84,7 @@ func TestSealedBytesAreBoundToTheirPlace(t *testing.T) {
 	rdb.HSet(t.Context(), steps, "s1", rdb.HGet(t.Context(), steps, "s0").Val())
 	tr.reset()
 	c := begin(t, rdb, "r", again)
-	if _, err := Run(c.ctx, store, phases(-1), state{}); err != nil || tr.String() != "s1 s2" || store.Stats().Discards[Sealed] != 2 {
+	if _, err := Run(c.ctx, store, phases(-1), state{}); err != nil || tr.String() != "s1 s2" || store.Stats().Discards[ReasonSealed] != 2 {
 		t.Errorf("another step's result: ran %q, %v, %v", &tr, err, store.Stats().Discards)
 	}
 }
@@ -139,7 +139,7 @@ func TestAnotherCodec(t *testing.T) {
 	run(gobCodec{}, "2", "2")
 	run(JSON, "1 2", "2") // a snapshot of another codec
 	run(gobCodec{}, "1 2", "2")
-	if n := store.Stats().Discards[Version]; n != 2 {
+	if n := store.Stats().Discards[ReasonVersion]; n != 2 {
 		t.Errorf("%d discards, want 2", n)
 	}
 	run(gobCodec{panics: true}, "2 3", "")
@@ -154,7 +154,7 @@ func TestEvents(t *testing.T) {
 	var tr trail
 	var got []string
 	observe := WithObserver(func(e Event) {
-		if (e.Duration > 0) != (e.Kind == Finished || e.Kind == Failed) || e.Run != "r" || e.Attempt == 0 || e.Token == 0 || e.Total != 3 {
+		if (e.Duration > 0) != (e.Kind == EventFinished || e.Kind == EventFailed) || e.Run != "r" || e.Attempt == 0 || e.Token == 0 || e.Total != 3 {
 			t.Errorf("event %+v is incomplete", e)
 		}
 		got = append(got, string(e.Kind)+":"+e.Phase)

@@ -115,7 +115,7 @@ func check[S, Old any](t *testing.T, what string, old Old, restored bool, ok fun
 	if restored && (ran != "2" || !ok(seen)) {
 		t.Errorf("%s: ran %q on %+v, want it resumed", what, ran, seen)
 	}
-	if !restored && (ran != "12" || fmt.Sprint(seen) != fmt.Sprint(zero) || store.Stats().Discards[Undecodable] != 1) {
+	if !restored && (ran != "12" || fmt.Sprint(seen) != fmt.Sprint(zero) || store.Stats().Discards[ReasonUndecodable] != 1) {
 		t.Errorf("%s: ran %q on %+v, discards %v; want all discarded", what, ran, seen, store.Stats().Discards)
 	}
 }

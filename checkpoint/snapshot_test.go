@@ -107,7 +107,7 @@ func TestADiscardIsLoggedAndTold(t *testing.T) {
 	if out := l.String(); strings.Count(out, "snapshot discarded") != 1 || !strings.Contains(out, "reason=corrupt") || !strings.Contains(out, "run=r") {
 		t.Errorf("log %s, want one line with the reason", out)
 	}
-	if e := events[0]; e.Kind != Discarded || e.Reason != Corrupt || e.Run != "r" || e.Total != 3 || e.Err == nil {
+	if e := events[0]; e.Kind != EventDiscarded || e.Reason != ReasonCorrupt || e.Run != "r" || e.Total != 3 || e.Err == nil {
 		t.Errorf("first event %+v, want the discard", e)
 	}
 }
@@ -125,7 +125,7 @@ func TestAnotherPayload(t *testing.T) {
 		_, _ = Run(a.ctx, store, failing(tr.phases("1", "2"), "2"), state{})
 		tr.reset()
 		b := begin(t, rdb, "r", again, mod)
-		if _, err := Run(b.ctx, store, tr.phases("1", "2"), state{}); err != nil || tr.String() != "1 2" || store.Stats().Discards[Input] != 1 {
+		if _, err := Run(b.ctx, store, tr.phases("1", "2"), state{}); err != nil || tr.String() != "1 2" || store.Stats().Discards[ReasonInput] != 1 {
 			t.Errorf("another %s: ran %q, %v, %v; want a fresh run", what, &tr, err, store.Stats().Discards)
 		}
 	}
@@ -168,7 +168,7 @@ func TestASnapshotOfTomorrow(t *testing.T) {
 		if _, err := Run(b.ctx, store, old, state{}); !errors.Is(err, errBoom) || tr.String() != "1" {
 			t.Fatalf("%s: yesterday's worker ran %q, %v; want a run from the start", what, &tr, err)
 		}
-		if store.Stats().Discards[Version] != 1 || rdb.Get(t.Context(), ckpt).Val() != snapshot {
+		if store.Stats().Discards[ReasonVersion] != 1 || rdb.Get(t.Context(), ckpt).Val() != snapshot {
 			t.Errorf("%s: %v; want it discarded as version and left in place", what, store.Stats().Discards)
 		}
 		if what == "format" {

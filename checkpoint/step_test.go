@@ -297,7 +297,7 @@ func TestAStepWhoseTypeChangedRunsAgain(t *testing.T) {
 		got, err = Step(ctx, "a", func(context.Context) ([]byte, error) { return []byte("new"), nil })
 		return err
 	}}}, state{})
-	if err != nil || string(got) != "new" || store.Stats().Discards[Undecodable] != 1 {
+	if err != nil || string(got) != "new" || store.Stats().Discards[ReasonUndecodable] != 1 {
 		t.Errorf("got %q, %v, %v; want the step to run again", got, err, store.Stats().Discards)
 	}
 }

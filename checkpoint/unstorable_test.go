@@ -136,7 +136,7 @@ func TestAStateOverTheLimit(t *testing.T) {
 	var unsaved []Event
 	a := begin(t, rdb, "r")
 	_, err := Run(a.ctx, store, failing(grown, "6"), state{}, WithObserver(func(e Event) {
-		if e.Kind == Unsaved {
+		if e.Kind == EventUnsaved {
 			unsaved = append(unsaved, e)
 		}
 	}))

@@ -52,7 +52,7 @@ func (w *attempt) begin(ctx context.Context) (Run, error) {
 			"attempts":   gorm.Expr("CASE WHEN generation < ? THEN 1 ELSE attempts + 1 END", g),
 			"started_at": gorm.Expr("CASE WHEN started_at = 0 THEN ? ELSE started_at END", w.runs.millis()),
 		},
-		entry: w.entry(AttemptBegun), read: true,
+		entry: w.entry(KindAttemptBegun), read: true,
 	})
 	switch {
 	case err != nil || changed || row.Status == StatusRunning && row.Token == t && row.Generation == g:
@@ -118,7 +118,7 @@ func (w *attempt) succeed(ctx context.Context, run Run, result JSON) error {
 		"status": StatusSuccess, "result": result, "error": "", "finished_at": now, "settled": true,
 		"phases_done": gorm.Expr("phases_total"),
 	})
-	c.entry = w.entry(RunSucceeded)
+	c.entry = w.entry(KindRunSucceeded)
 	c.entry.DurationMS = int64(max(0, now-run.StartedAt))
 	c.tell = true
 	row, changed, err := w.persist(ctx, c)
@@ -136,10 +136,10 @@ func (w *attempt) end(ctx context.Context, err error) error {
 		return err // the run is another's: nothing may be written
 	}
 	c := w.mine(map[string]any{"status": StatusRetrying, "error": errText(err)})
-	c.entry = w.entry(AttemptFailed)
+	c.entry = w.entry(KindAttemptFailed)
 	if w.Final(err) {
 		c.set["status"], c.set["finished_at"], c.set["settled"] = StatusFailed, w.runs.millis(), true
-		c.entry.Kind, c.tell = RunFailed, true
+		c.entry.Kind, c.tell = KindRunFailed, true
 	}
 	c.entry.Detail = errText(err)
 	row, changed, werr := w.persist(ctx, c)
@@ -159,19 +159,19 @@ func (w *attempt) observe(ctx context.Context) func(checkpoint.Event) {
 		set := map[string]any{"phase": e.Phase, "phases_done": e.Index, "phases_total": e.Total}
 		var kind Kind
 		switch e.Kind {
-		case checkpoint.Started:
-		case checkpoint.Finished:
-			kind, set["phases_done"] = PhaseFinished, e.Index+1
-		case checkpoint.Resumed:
-			if kind = Resumed; e.Phase == "" { // all phases are done: the last one stays
+		case checkpoint.EventStarted:
+		case checkpoint.EventFinished:
+			kind, set["phases_done"] = KindPhaseFinished, e.Index+1
+		case checkpoint.EventResumed:
+			if kind = KindResumed; e.Phase == "" { // all phases are done: the last one stays
 				delete(set, "phase")
 			}
-		case checkpoint.Discarded:
-			kind, set = Discarded, map[string]any{}
-		case checkpoint.Failed:
-			kind = PhaseFailed
-		case checkpoint.Unsaved:
-			kind = PhaseUnsaved
+		case checkpoint.EventDiscarded:
+			kind, set = KindDiscarded, map[string]any{}
+		case checkpoint.EventFailed:
+			kind = KindPhaseFailed
+		case checkpoint.EventUnsaved:
+			kind = KindPhaseUnsaved
 		default:
 			return
 		}
@@ -179,7 +179,7 @@ func (w *attempt) observe(ctx context.Context) func(checkpoint.Event) {
 		if kind != "" {
 			c.entry = w.entry(kind)
 			c.entry.Phase, c.entry.DurationMS, c.entry.Detail = e.Phase, e.Duration.Milliseconds(), errText(e.Err)
-			if kind == PhaseFailed && e.Err == nil {
+			if kind == KindPhaseFailed && e.Err == nil {
 				c.entry.Detail = "panic"
 			}
 		}

@@ -159,7 +159,7 @@ func (r *Runs) insert(ctx context.Context, row Run) (got Run, fresh bool, err er
 		if err := tx.Table(r.table).Create(&got).Error; err != nil {
 			return err
 		}
-		return r.note(tx, Entry{RunID: row.RunID, Kind: Created, Generation: 1})
+		return r.note(tx, Entry{RunID: row.RunID, Kind: KindCreated, Generation: 1})
 	})
 	if err == nil {
 		return got, true, nil
@@ -193,7 +193,7 @@ func (d *Dispatcher) withdraw(ctx context.Context, row Run, cause error) (Run, e
 		set: map[string]any{
 			"status": StatusFailed, "error": storable(reason, maxError), "settled": true, "finished_at": d.runs.millis(),
 		},
-		entry: Entry{RunID: row.RunID, Kind: RunFailed, Generation: 1, Detail: reason},
+		entry: Entry{RunID: row.RunID, Kind: KindRunFailed, Generation: 1, Detail: reason},
 		read:  true,
 	})
 	if err == nil && !changed { // it was enqueued after all, and has begun
@@ -292,7 +292,7 @@ func (r *Runs) reopen(ctx context.Context, row Run, fromScratch bool) (Run, bool
 	}
 	return r.apply(ctx, change{
 		runID: row.RunID, where: "status = ? AND generation = ?", args: []any{StatusFailed, row.Generation}, set: set,
-		entry: Entry{RunID: row.RunID, Kind: RerunRequested, Generation: row.Generation + 1, Detail: how}, read: true,
+		entry: Entry{RunID: row.RunID, Kind: KindRerunRequested, Generation: row.Generation + 1, Detail: how}, read: true,
 	})
 }
 

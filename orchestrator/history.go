@@ -12,18 +12,18 @@ type Kind string
 
 // The kinds of history entries.
 const (
-	Created        Kind = "created"         // the run was accepted
-	AttemptBegun   Kind = "attempt_begun"   // a worker took it
-	Resumed        Kind = "resumed"         // the attempt goes on from a checkpoint; Phase is the first to run
-	Discarded      Kind = "discarded"       // a checkpoint was not used; Detail says why
-	PhaseFinished  Kind = "phase_finished"  // Duration
-	PhaseUnsaved   Kind = "phase_unsaved"   // a phase finished, its checkpoint could not be saved
-	PhaseFailed    Kind = "phase_failed"    // Duration, Detail
-	AttemptFailed  Kind = "attempt_failed"  // another will follow; Detail is the error
-	RunSucceeded   Kind = "succeeded"       // Duration from the generation's first attempt
-	RunFailed      Kind = "failed"          // Detail is the error
-	RerunRequested Kind = "rerun_requested" // Detail says whether from scratch
-	Redelivered    Kind = "redelivered"     // the run had lost its delivery; Detail says who gave it another
+	KindCreated        Kind = "created"         // the run was accepted
+	KindAttemptBegun   Kind = "attempt_begun"   // a worker took it
+	KindResumed        Kind = "resumed"         // the attempt goes on from a checkpoint; Phase is the first to run
+	KindDiscarded      Kind = "discarded"       // a checkpoint was not used; Detail says why
+	KindPhaseFinished  Kind = "phase_finished"  // Duration
+	KindPhaseUnsaved   Kind = "phase_unsaved"   // a phase finished, its checkpoint could not be saved
+	KindPhaseFailed    Kind = "phase_failed"    // Duration, Detail
+	KindAttemptFailed  Kind = "attempt_failed"  // another will follow; Detail is the error
+	KindRunSucceeded   Kind = "succeeded"       // Duration from the generation's first attempt
+	KindRunFailed      Kind = "failed"          // Detail is the error
+	KindRerunRequested Kind = "rerun_requested" // Detail says whether from scratch
+	KindRedelivered    Kind = "redelivered"     // the run had lost its delivery; Detail says who gave it another
 )
 
 // Entry is a line of a run's history. Its JSON form is what [Dispatcher.HTTP] answers.

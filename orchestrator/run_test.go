@@ -86,7 +86,7 @@ func TestFailedOnlyWhenNoRetryIsLeft(t *testing.T) {
 			if phase == "testing" && call > 1 {
 				entries, _ := w.runs.History(t.Context(), "7")
 				for _, e := range entries {
-					if e.Kind == orchestrator.RunFailed {
+					if e.Kind == orchestrator.KindRunFailed {
 						during = append(during, orchestrator.StatusFailed)
 					}
 				}

@@ -127,7 +127,7 @@ func (r *Runs) fail(ctx context.Context, runID string, generation int, token int
 			"status": StatusFailed, "generation": generation, "error": reason,
 			"finished_at": r.millis(), "settled": true,
 		},
-		entry: Entry{RunID: runID, Kind: RunFailed, Generation: generation, Attempt: attempt, Detail: reason},
+		entry: Entry{RunID: runID, Kind: KindRunFailed, Generation: generation, Attempt: attempt, Detail: reason},
 		tell:  true,
 	}
 	if token > 0 {

@@ -96,14 +96,14 @@ func (v *supervisor) summarise(err error) summary {
 // when its worker was killed in it.
 func (v *supervisor) countPhases(s *summary, history []orchestrator.Entry) {
 	for _, e := range history {
-		if e.Kind == orchestrator.PhaseFinished || e.Kind == orchestrator.PhaseFailed || e.Kind == orchestrator.PhaseUnsaved {
+		if e.Kind == orchestrator.KindPhaseFinished || e.Kind == orchestrator.KindPhaseFailed || e.Kind == orchestrator.KindPhaseUnsaved {
 			s.Executed[e.Phase]++
 		}
 	}
 	for i, k := range v.killed {
 		s.Executed[k.phase]++
 		begun := slices.IndexFunc(history, func(e orchestrator.Entry) bool {
-			return e.Kind == orchestrator.AttemptBegun && !e.At.Time().Before(k.at.Truncate(time.Millisecond))
+			return e.Kind == orchestrator.KindAttemptBegun && !e.At.Time().Before(k.at.Truncate(time.Millisecond))
 		})
 		if begun < 0 {
 			s.fail("no attempt after kill %d", i+1)

@@ -87,7 +87,7 @@ func (v *supervisor) look(ctx context.Context, id string, e *evidence) error {
 		return err
 	}
 	for _, h := range history {
-		if h.Kind == orchestrator.RunSucceeded || h.Kind == orchestrator.RunFailed {
+		if h.Kind == orchestrator.KindRunSucceeded || h.Kind == orchestrator.KindRunFailed {
 			e.Ends[id] = append(e.Ends[id], h.Kind)
 		}
 	}

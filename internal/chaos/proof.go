@@ -29,9 +29,9 @@ func prove(e evidence) *proof {
 
 func (e evidence) want(r runSpec) (orchestrator.Status, idempotent.State, orchestrator.Kind) {
 	if r.Fault == "fatal" {
-		return orchestrator.StatusFailed, idempotent.StateFailed, orchestrator.RunFailed
+		return orchestrator.StatusFailed, idempotent.StateFailed, orchestrator.KindRunFailed
 	}
-	return orchestrator.StatusSuccess, idempotent.StateSucceeded, orchestrator.RunSucceeded
+	return orchestrator.StatusSuccess, idempotent.StateSucceeded, orchestrator.KindRunSucceeded
 }
 
 func (e evidence) outcomes() *claim {
