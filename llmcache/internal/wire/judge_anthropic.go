@@ -1,13 +1,10 @@
 package wire
 
-import "encoding/json"
-
 // anthropicJudge judges Anthropic's messages.
 type anthropicJudge struct{}
 
 type anthropicMessage struct {
-	Type       string           `json:"type"`
-	Error      json.RawMessage  `json:"error"`
+	typed
 	Model      string           `json:"model"`
 	Content    []anthropicBlock `json:"content"`
 	StopReason string           `json:"stop_reason"`
@@ -66,7 +63,7 @@ func (anthropicJudge) Whole(body []byte) Outcome {
 		return Outcome{Reason: reasonNotJSON}
 	}
 	s := anthropicStream{stopped: true}
-	if m.Type == "error" || present(m.Error) {
+	if m.kind("") == "error" {
 		s.fault = reasonError
 	}
 	s.begin(m)
@@ -85,8 +82,7 @@ type anthropicStream struct {
 }
 
 type anthropicEvent struct {
-	Type    string           `json:"type"`
-	Error   json.RawMessage  `json:"error"`
+	typed
 	Message anthropicMessage `json:"message"`
 	Block   anthropicBlock   `json:"content_block"`
 	Delta   struct {
@@ -97,23 +93,8 @@ type anthropicEvent struct {
 }
 
 func (s *anthropicStream) Event(name string, data []byte) {
-	if len(data) == 0 || string(data) == string(doneMark) {
-		return
-	}
-	var e anthropicEvent
-	if !decode(data, &e) {
-		s.fault = firstReason(s.fault, "an event is not JSON")
-		return
-	}
-	if e.Type == "" {
-		e.Type = name
-	}
-	if name == "error" || present(e.Error) {
-		e.Type = "error"
-	}
-	switch e.Type {
-	case "error":
-		s.fault = firstReason(s.fault, reasonError)
+	e, kind := readTyped[anthropicEvent](name, data, &s.fault)
+	switch kind {
 	case "message_start":
 		s.begin(e.Message)
 	case "content_block_start":

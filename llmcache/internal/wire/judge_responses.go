@@ -60,31 +60,16 @@ type responsesStream struct {
 }
 
 type responsesEvent struct {
-	Type     string          `json:"type"`
-	Error    json.RawMessage `json:"error"`
+	typed
 	Delta    json.RawMessage `json:"delta"`
 	Item     responseItem    `json:"item"`
 	Response *response       `json:"response"`
 }
 
 func (s *responsesStream) Event(name string, data []byte) {
-	if len(data) == 0 || string(data) == string(doneMark) {
-		return
-	}
-	var e responsesEvent
-	if !decode(data, &e) {
-		s.fault = firstReason(s.fault, "an event is not JSON")
-		return
-	}
-	if e.Type == "" {
-		e.Type = name
-	}
-	if name == "error" || present(e.Error) {
-		e.Type = "error"
-	}
-	switch e.Type {
+	e, kind := readTyped[responsesEvent](name, data, &s.fault)
+	switch kind {
 	case "error":
-		s.fault = firstReason(s.fault, reasonError)
 	case "response.output_text.delta":
 		s.filled = s.filled || filled(e.Delta)
 	case "response.refusal.delta":
@@ -92,7 +77,7 @@ func (s *responsesStream) Event(name string, data []byte) {
 	case "response.output_item.done":
 		s.note(e.Item)
 	case "response.completed", "response.incomplete", "response.failed", "response.cancelled":
-		s.end(e)
+		s.end(kind, e.Response)
 	default:
 		if e.Response != nil && e.Response.Model != "" {
 			s.o.Model = e.Response.Model
@@ -106,14 +91,14 @@ func (s *responsesStream) note(i responseItem) {
 	s.refused = s.refused || refused
 }
 
-func (s *responsesStream) end(e responsesEvent) {
-	if e.Response == nil {
+func (s *responsesStream) end(kind string, last *response) {
+	if last == nil {
 		s.fault = firstReason(s.fault, "a terminal event without its response")
 		return
 	}
-	r := *e.Response
+	r := *last
 	if r.Status == "" {
-		r.Status = e.Type[len("response."):]
+		r.Status = kind[len("response."):]
 	}
 	s.finish(r)
 }
