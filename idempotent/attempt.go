@@ -53,7 +53,8 @@ func (a *Attempt) Key() string { return a.lease.Key }
 // Number is 1 for the first attempt of a generation.
 func (a *Attempt) Number() int { return a.lease.Attempt }
 
-// Crashes is how many earlier attempts of this generation died without an outcome.
+// Crashes is how many attempts of this generation died without an outcome since the
+// last phase was saved.
 func (a *Attempt) Crashes() int { return a.crashes }
 
 // Generation is 1 until Producer.Rerun starts the run again.
@@ -160,10 +161,18 @@ func (g *Guard) delivered(ctx context.Context, t *asynq.Task) (delivery, error) 
 
 // skipped says that a delivery has nothing to do, and why.
 type skipped struct {
-	stale  bool // of an older generation
 	state  State
 	result []byte
 	reason string
+	// Of a run that failed: its last attempt, and whether somebody was told.
+	token   int64
+	attempt int
+	told    bool
+	// Of a delivery of an older generation: the newer one, how long its producer may
+	// still be enqueueing it (negative: it has begun), and its payload's fingerprint.
+	newer       int
+	wait        time.Duration
+	fingerprint string
 }
 
 // begin asks Redis for the lease. Exactly one of the three results is set; an
@@ -178,13 +187,13 @@ func (g *Guard) begin(ctx context.Context, d delivery) (context.Context, *Attemp
 	call, cancel := context.WithTimeout(ctx, g.opTimeout)
 	defer cancel()
 	sent := time.Now()
-	v, err := g.run.Run(call, beginScript, g.withIndex(runkey.Lock(base), recordKey(base), runkey.Checkpoint(base)),
+	v, err := g.run.Run(call, beginScript, g.withIndex(runkey.Lock(base), recordKey(base), runkey.Checkpoint(base), enqueueKey(base)),
 		owner, ms(g.ttl), ms(g.retention), d.generation, d.fingerprint, g.maxCrashes, g.process, runkey.Escape(d.key),
 		d.id, d.queue, d.task.Type(), payload, d.maxRetry, ms(d.timeout), d.retried, keep)
 	if err != nil {
 		// The lease may be ours all the same. Nobody would extend it, but a run must
 		// not wait for its TTL, nor count it as a crash.
-		g.release(ctx, d.key, owner, handback{reason: "begin was not answered"})
+		_, _ = g.release(ctx, d.key, owner, handback{reason: "begin was not answered"})
 		return nil, nil, nil, fmt.Errorf("begin of run %q: %w", d.key, err)
 	}
 	r, _ := v.([]any)
@@ -201,9 +210,10 @@ func (g *Guard) began(ctx context.Context, d delivery, owner string, sent time.T
 	case "succeeded":
 		return nil, nil, &skipped{state: StateSucceeded, result: r.bytes(2)}, nil
 	case "failed":
-		return nil, nil, &skipped{state: StateFailed, reason: r.str(2)}, nil
+		return nil, nil, &skipped{state: StateFailed, reason: r.str(2), token: r.num(1), attempt: int(r.num(3)), told: r.str(4) == "1"}, nil
 	case "stale":
-		return nil, nil, &skipped{stale: true, reason: fmt.Sprintf("generation %d, the run is at %d", d.generation, r.num(1))}, nil
+		return nil, nil, &skipped{newer: int(r.num(1)), wait: time.Duration(r.num(2)) * time.Millisecond, fingerprint: r.str(3),
+			reason: fmt.Sprintf("generation %d, the run is at %d", d.generation, r.num(1))}, nil
 	case "poisoned":
 		return nil, nil, nil, fmt.Errorf("%w: %d attempts of run %q died without an outcome", ErrPoisoned, r.num(2), d.key)
 	default:
@@ -219,83 +229,6 @@ func (g *Guard) began(ctx context.Context, d delivery, owner string, sent time.T
 	a := &Attempt{g: g, lease: l, outer: outer, delivery: d, crashes: int(r.num(3))}
 	ctx = context.WithValue(scope.New(ctx, "", ""), attemptKey{}, a)
 	return ctx, a, nil, nil
-}
-
-// finish records the outcome. It tries again while the lease can be proven: a
-// success that is not recorded is paid for twice.
-func (a *Attempt) finish(ctx context.Context, outcome State, reason string) error {
-	g, l := a.g, a.lease
-	a.mu.Lock()
-	result := a.result
-	a.mu.Unlock()
-	if outcome != StateSucceeded {
-		result = nil
-	}
-	keys := []string{runkey.Lock(l.Base), recordKey(l.Base), runkey.Checkpoint(l.Base)}
-	if g.indexed {
-		keys = append(keys, processLeasesKey(g.prefix, g.process))
-	}
-	steps := len(keys) + 1
-	keys = append(keys, l.StepKeys()...)
-	ctx = context.WithoutCancel(ctx) // the outcome is a fact, whatever became of the task's context
-	for {
-		if err := l.Err(); err != nil {
-			return err
-		}
-		call, cancel := context.WithTimeout(ctx, min(g.opTimeout, max(l.Remaining(), time.Millisecond)))
-		v, err := g.run.Run(call, finishScript, keys, l.Owner, outcome.String(), ms(g.retention), runkey.Escape(l.Key), result, reason, steps)
-		cancel()
-		switch {
-		case err == nil && v == int64(1):
-			g.note(ctx, noted{key: l.Key, kind: noteOver})
-			return nil
-		case err == nil:
-			l.Lose(errTaken)
-			return l.Err()
-		case !errors.Is(err, ErrUnavailable):
-			return fmt.Errorf("finish of run %q: %w", l.Key, err)
-		}
-		select {
-		case <-time.After(min(finishPause, l.Remaining())):
-		case <-l.Ended():
-		}
-		if l.Remaining() == 0 {
-			return fmt.Errorf("finish of run %q: %w", l.Key, err)
-		}
-	}
-}
-
-const finishPause = 200 * time.Millisecond
-
-var errTaken = errors.New("expired or taken over by another attempt")
-
-// handback says how an attempt without an outcome ends.
-type handback struct {
-	next   time.Duration // until the next attempt
-	reason string
-	used   bool // it uses up a retry
-}
-
-// release gives a lease back without an outcome, best effort: when it fails the
-// TTL does the same, later.
-func (g *Guard) release(ctx context.Context, key, owner string, h handback) bool {
-	base := g.base(key)
-	keys := []string{runkey.Lock(base), recordKey(base)}
-	if g.indexed {
-		keys = append(keys, processLeasesKey(g.prefix, g.process), waitingKey(g.prefix))
-	}
-	used := 0
-	if h.used {
-		used = 1
-	}
-	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.opTimeout) // the task's context has often ended
-	defer cancel()
-	v, err := g.run.Run(call, abandonScript, keys, owner, ms(g.retention), runkey.Escape(key), ms(h.next), h.reason, used, ms(lookAgain))
-	released := err == nil && v == int64(1)
-	if released {
-		g.note(ctx, noted{key: key, kind: noteWait, ms: ms(h.next + lookAgain)})
-	}
-	return released
 }
 
 func (g *Guard) withIndex(keys ...string) []string {

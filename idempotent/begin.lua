@@ -1,7 +1,7 @@
 -- begin starts an attempt of a run, or says why none may start now.
 --
--- KEYS  1 lock  2 run record  3 snapshot  [4 leases of this process  5 processes
---       6 present]
+-- KEYS  1 lock  2 run record  3 snapshot  4 guard of the producer
+--       [5 leases of this process  6 processes  7 present]
 -- ARGV  1 owner  2 lease TTL ms  3 retention ms  4 generation  5 fingerprint
 --       6 crashes allowed  7 process  8 index member
 --       9 task ID  10 queue  11 task type  12 payload  13 max retry
@@ -10,20 +10,28 @@
 --   {'begun', token, attempt, crashes, stamp, snapshot or false}
 --   {'held', process, lease ms left, token}   another attempt holds the lease
 --   {'succeeded', token, result or false}     terminal: nothing to do
---   {'failed', token, reason}                 terminal: only Rerun starts it again
---   {'stale', generation}                     the delivery is of an older generation
+--   {'failed', token, reason, attempt, '1' when somebody was told, else '0'}
+--                                             terminal: only Rerun starts it again
+--   {'stale', generation, ms, fingerprint}    the delivery is of an older generation;
+--                                             ms -1, or when the newer has not begun
+--                                             what is left of its producer's guard
 --   {'poisoned', token, crashes}              one crash too many: the run is failed now
 --
 -- Atomic, because "is it done", "is it held" and "it is mine" must be one
 -- decision, and because the snapshot must be the one this lease protects.
--- Safe to run twice: an owner that already holds the lease gets its token again.
-local f = redis.call('HMGET', KEYS[2], 'state', 'token', 'gen', 'epoch', 'attempt', 'crashes', 'process', 'result', 'reason')
+-- Safe to run twice: an owner that already holds the lease gets its token again,
+-- and one that found a poison pill finds it again.
+--
+-- An attempt that died without an outcome is a crash. Those that saved a phase before
+-- do not add up: what kills its worker for ever gets nowhere.
+local f = redis.call('HMGET', KEYS[2], 'state', 'token', 'gen', 'epoch', 'attempt', 'crashes', 'process', 'result', 'reason',
+  'fp', 'from', 'claim_by', 'told')
 local state, token, gen = f[1], tonumber(f[2] or '0'), tonumber(f[3] or '0')
 local mine = tonumber(ARGV[4])
 local holder = redis.call('GET', KEYS[1])
 
 if mine < gen then
-  return {'stale', gen}
+  return {'stale', gen, state == 'queued' and math.max(0, redis.call('PTTL', KEYS[4])) or -1, f[10] or ''}
 end
 if holder and holder ~= ARGV[1] then
   local left = redis.call('PTTL', KEYS[1])
@@ -33,27 +41,32 @@ if holder and holder ~= ARGV[1] then
   end
   return {'held', f[7] or '', left, string.format('%.0f', token)}
 end
-local epoch = tonumber(f[4] or '1')
 local attempt, crashes = tonumber(f[5] or '0'), tonumber(f[6] or '0')
-local stamp = string.format('%d-%s', epoch, ARGV[5])
+local t = redis.call('TIME')
+local now = tonumber(t[1]) * 1000000 + tonumber(t[2])
+-- A record that was forgotten must not find what its run once checkpointed.
+local epoch = tonumber(f[4] or now)
+local snapshot = redis.call('GET', KEYS[3])
 if not holder then
-  if mine > gen and gen > 0 then -- this delivery outran what Rerun wrote
+  if mine > gen and gen > 0 and state ~= 'succeeded' then -- this delivery outran what Rerun wrote
     state, attempt, crashes = false, 0, 0
   end
   if state == 'succeeded' then
     return {'succeeded', string.format('%.0f', token), f[8] or false}
   end
+  if state == 'failed' and f[12] == ARGV[1] then
+    return {'poisoned', string.format('%.0f', token), crashes}
+  end
   if state == 'failed' then
-    return {'failed', string.format('%.0f', token), f[9] or ''}
+    return {'failed', string.format('%.0f', token), f[9] or '', attempt, f[13] == string.format('%d', gen) and '1' or '0'}
   end
+  local from = snapshot and redis.sha1hex(snapshot) or ''
   if state == 'running' then -- it began and nobody wrote how it ended
-    crashes = crashes + 1
+    crashes = from == (f[11] or '') and crashes + 1 or 1
   end
-  local t = redis.call('TIME')
-  local now = tonumber(t[1]) * 1000000 + tonumber(t[2])
   token = math.max(token + 1, now)
   if crashes > 0 and crashes >= tonumber(ARGV[6]) then
-    redis.call('HSET', KEYS[2], 'state', 'failed', 'crashes', crashes, 'token', string.format('%.0f', token),
+    redis.call('HSET', KEYS[2], 'state', 'failed', 'crashes', crashes, 'token', string.format('%.0f', token), 'claim_by', ARGV[1],
       'reason', 'crashed ' .. crashes .. ' times', 'ended', string.format('%.0f', now / 1000))
     redis.call('HDEL', KEYS[2], 'payload')
     redis.call('PEXPIRE', KEYS[2], ARGV[3])
@@ -61,8 +74,8 @@ if not holder then
   end
   attempt = attempt + 1
   redis.call('HSET', KEYS[2], 'state', 'running', 'token', string.format('%.0f', token), 'gen', mine,
-    'epoch', epoch, 'attempt', attempt, 'crashes', crashes, 'owner', ARGV[1], 'process', ARGV[7],
-    'fp', ARGV[5], 'began', string.format('%.0f', now / 1000),
+    'epoch', string.format('%.0f', epoch), 'attempt', attempt, 'crashes', crashes, 'owner', ARGV[1], 'process', ARGV[7],
+    'fp', ARGV[5], 'from', from, 'began', string.format('%.0f', now / 1000),
     'delivery', ARGV[9], 'queue', ARGV[10], 'type', ARGV[11], 'max_retry', ARGV[13], 'timeout', ARGV[14],
     'retried', ARGV[15])
   if ARGV[16] == '1' then
@@ -73,15 +86,14 @@ if not holder then
 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 redis.call('PEXPIRE', KEYS[2], ARGV[3])
-if KEYS[4] then
-  local t = redis.call('TIME')
-  local expiry = tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000) + tonumber(ARGV[2])
-  redis.call('ZADD', KEYS[4], expiry, ARGV[8])
-  redis.call('PEXPIRE', KEYS[4], ARGV[3])
-  redis.call('ZADD', KEYS[5], expiry, ARGV[7])
+if KEYS[5] then
+  local expiry = math.floor(now / 1000) + tonumber(ARGV[2])
+  redis.call('ZADD', KEYS[5], expiry, ARGV[8])
   redis.call('PEXPIRE', KEYS[5], ARGV[3])
-  if tonumber(redis.call('ZSCORE', KEYS[6], ARGV[7]) or '0') < 0 then -- taken for gone, and lives
-    redis.call('ZREM', KEYS[6], ARGV[7])
+  redis.call('ZADD', KEYS[6], expiry, ARGV[7])
+  redis.call('PEXPIRE', KEYS[6], ARGV[3])
+  if tonumber(redis.call('ZSCORE', KEYS[7], ARGV[7]) or '0') < 0 then -- taken for gone, and lives
+    redis.call('ZREM', KEYS[7], ARGV[7])
   end
 end
-return {'begun', string.format('%.0f', token), attempt, crashes, stamp, redis.call('GET', KEYS[3])}
+return {'begun', string.format('%.0f', token), attempt, crashes, string.format('%.0f-%s', epoch, ARGV[5]), snapshot}

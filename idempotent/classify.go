@@ -42,8 +42,15 @@ func (e *rateLimited) Error() string {
 func (e *rateLimited) Unwrap() error             { return e.err }
 func (e *rateLimited) RetryAfter() time.Duration { return e.after }
 
-// classify never returns ClassNone.
-func (g *Guard) classify(err error) (Class, time.Duration) {
+// classify never returns ClassNone. An error or a classifier that panics is no reason
+// to lose an attempt.
+func (g *Guard) classify(err error) (class Class, wait time.Duration) {
+	defer func() {
+		if v := recover(); v != nil {
+			g.logger.Error("onceq: error not classified, taken for transient", "type", fmt.Sprintf("%T", err), "panic", fmt.Sprint(v))
+			class, wait = ClassTransient, 0
+		}
+	}()
 	for _, f := range g.classifiers {
 		if class, wait := f(err); class != ClassNone {
 			return class, max(0, wait)
@@ -104,6 +111,16 @@ func byStatus(err error) (Class, time.Duration) {
 		}
 	}
 	return ClassNone, 0
+}
+
+// text is err's own, also where that panics.
+func text(err error) (s string) {
+	defer func() {
+		if v := recover(); v != nil {
+			s = fmt.Sprintf("%T, whose Error method panicked", err)
+		}
+	}()
+	return err.Error()
 }
 
 // chain lists err and all it wraps; its length is bounded against cycles.

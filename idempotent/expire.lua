@@ -12,7 +12,7 @@ local gen, mine = tonumber(f[2] or ARGV[1]), tonumber(ARGV[1])
 if f[1] == 'failed' and f[3] == ARGV[5] then
   return 1
 end
-if redis.call('EXISTS', KEYS[1]) == 1 or gen > mine then
+if redis.call('EXISTS', KEYS[1]) == 1 or gen > mine or f[1] == 'succeeded' then
   return 0
 end
 if not f[1] and ARGV[6] ~= '1' then

@@ -1,6 +1,6 @@
 -- finish writes the outcome of a run and releases its lease.
 --
--- KEYS  1 lock  2 run record  3 snapshot  [4 leases of this process]  then steps
+-- KEYS  1 lock  2 run record  3 snapshot  then indexes that name the run, then steps
 -- ARGV  1 owner  2 outcome: succeeded or failed  3 retention ms  4 index member
 --       5 result, '' for none  6 reason, '' for none  7 which key is the first of steps
 -- returns 1 written, 0 lost
@@ -24,8 +24,8 @@ if ARGV[5] ~= '' then
 end
 redis.call('PEXPIRE', KEYS[2], ARGV[3])
 redis.call('DEL', KEYS[1])
-if ARGV[7] == '5' then
-  redis.call('ZREM', KEYS[4], ARGV[4])
+for i = 4, tonumber(ARGV[7]) - 1 do
+  redis.call('ZREM', KEYS[i], ARGV[4])
 end
 if ARGV[2] == 'succeeded' then
   redis.call('DEL', KEYS[3])

@@ -48,18 +48,6 @@ func (h *heart) remove(a *Attempt) {
 	}
 }
 
-// onlyZombies reports whether handlers still run and asynq waits for none of them.
-func (h *heart) onlyZombies() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for a := range h.live {
-		if a.outer.Err() == nil {
-			return false
-		}
-	}
-	return len(h.live) > 0
-}
-
 func (h *heart) beat() {
 	h.mu.Lock()
 	attempts := make([]*Attempt, 0, len(h.live))
@@ -68,8 +56,15 @@ func (h *heart) beat() {
 	}
 	h.mu.Unlock()
 
-	answered := h.extend(h.alive(attempts))
+	alive, hung := h.sort(attempts)
+	h.again(h.extend(alive))
+	for _, a := range hung { // after the others, who must not wait for it
+		a.giveUp(errNoProgress, true)
+	}
+}
 
+// again sets the time of the next beat.
+func (h *heart) again(answered bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(h.live) == 0 {
@@ -82,24 +77,43 @@ func (h *heart) beat() {
 	}
 }
 
-// alive drops the attempts that are over or got nothing done for too long.
-func (h *heart) alive(attempts []*Attempt) []*Attempt {
-	alive := attempts[:0]
+// sort drops the attempts that are over, and finds those that got nothing done for
+// too long.
+func (h *heart) sort(attempts []*Attempt) (alive, hung []*Attempt) {
 	for _, a := range attempts {
 		switch {
 		case a.lease.Err() != nil:
 		case h.g.progress > 0 && time.Since(a.lease.LastProgress()) > h.g.progress:
-			a.giveUp(errNoProgress, true)
+			hung = append(hung, a)
 		default:
 			alive = append(alive, a)
 		}
 	}
-	return alive
+	return alive, hung
+}
+
+// leave gives up the attempts whose task asynq has taken back while their handler
+// still works: a process that ends now would count as their crash.
+func (h *heart) leave() {
+	h.mu.Lock()
+	var left []*Attempt
+	for a := range h.live {
+		if a.outer.Err() != nil {
+			left = append(left, a)
+		}
+	}
+	h.mu.Unlock()
+	var work sync.WaitGroup
+	for _, a := range left {
+		work.Go(func() { a.giveUp(errShutdown, false) })
+	}
+	work.Wait()
 }
 
 var (
 	errNoProgress = errors.New("no progress was reported in time")
 	errGrace      = errors.New("the handler did not return within the grace after its context ended")
+	errShutdown   = errors.New("its process shut down and the handler did not return")
 )
 
 // extend reports whether Redis answered for all of them.
@@ -149,5 +163,5 @@ func (a *Attempt) giveUp(why error, used bool) {
 	}
 	l.Lose(why)
 	a.g.log(l.Key).Warn("onceq: lease given up", "attempt", l.Attempt, "token", l.Token, "err", why)
-	a.g.release(context.Background(), l.Key, l.Owner, handback{reason: why.Error(), used: used}) // the attempt's context has ended
+	_, _ = a.g.release(context.Background(), l.Key, l.Owner, handback{reason: why.Error(), used: used}) // the attempt's context has ended
 }

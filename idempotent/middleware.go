@@ -27,6 +27,9 @@ func (g *Guard) Middleware(next asynq.Handler) asynq.Handler {
 
 func (g *Guard) serve(ctx context.Context, t *asynq.Task, next asynq.Handler) error {
 	d, err := g.delivered(ctx, t)
+	if a, ok := FromContext(ctx); ok && a.g == g && a.Key() == d.key {
+		return next.ProcessTask(ctx, t) // wrapped twice: it holds the lease already
+	}
 	if errors.Is(err, errForeign) {
 		return g.putBack(ctx, d, err)
 	}
@@ -41,7 +44,7 @@ func (g *Guard) serve(ctx context.Context, t *asynq.Task, next asynq.Handler) er
 	case err != nil:
 		return g.notBegun(ctx, d, err)
 	case skip != nil:
-		return g.skip(d, skip)
+		return g.skip(ctx, d, skip)
 	}
 	return a.work(ctx, actx, t, next)
 }
@@ -64,9 +67,9 @@ func (a *Attempt) work(ctx, actx context.Context, t *asynq.Task, next asynq.Hand
 		l.End()
 		log.Info("onceq: attempt ended", "after", time.Since(started).Round(time.Millisecond), "err", err)
 	}()
-	err = next.ProcessTask(actx, t)
+	err = a.settle(ctx, next.ProcessTask(actx, t))
 	returned = true
-	return a.settle(ctx, err)
+	return err
 }
 
 var errPanicked = errors.New("the handler panicked or called runtime.Goexit")
@@ -91,13 +94,10 @@ func (a *Attempt) watchGrace(ctx context.Context) (stop func()) {
 func (a *Attempt) settle(ctx context.Context, err error) error {
 	l := a.lease
 	if lost := l.Err(); lost != nil {
-		return a.lost(err, lost)
+		return a.lost(ctx, err, lost)
 	}
 	if err == nil {
 		return a.succeed(ctx)
-	}
-	if errors.Is(err, ErrLeaseLost) {
-		return a.lost(err, err)
 	}
 	class, wait := a.g.classify(err)
 	if a.Final(err) {
@@ -112,21 +112,27 @@ func endedByAsynq(ctx context.Context) bool {
 	return ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded)
 }
 
-func (a *Attempt) lost(err, lost error) error {
-	l := a.lease
-	a.g.log(l.Key).Warn("onceq: lease lost", "attempt", l.Attempt, "token", l.Token, "err", lost)
+// lost ends an attempt that may write nothing more, not even how it ended: it counts as
+// a crash, for a run that loses its lease again and again must end.
+func (a *Attempt) lost(ctx context.Context, err, lost error) error {
+	g, l := a.g, a.lease
+	g.log(l.Key).Warn("onceq: lease lost", "attempt", l.Attempt, "token", l.Token, "err", lost)
+	delay := g.policy.orphanDelay()
 	if err == nil || !errors.Is(err, ErrLeaseLost) {
 		lost = errors.Join(lost, err)
 	} else {
 		lost = err
 	}
-	return &retryError{err: lost, class: ClassOrphaned, delay: a.g.policy.orphanDelay()}
+	if ctx.Err() != nil { // asynq has decided what becomes of the task
+		return &retryError{err: lost, class: ClassOrphaned, delay: delay}
+	}
+	return g.again(ctx, a.delivery, l.Token, lost, ClassOrphaned, delay)
 }
 
 func (a *Attempt) succeed(ctx context.Context) error {
 	if err := a.finish(ctx, StateSucceeded, ""); err != nil {
 		if errors.Is(err, ErrLeaseLost) {
-			return a.lost(nil, err)
+			return a.lost(ctx, nil, err)
 		}
 		class, wait := a.g.classify(err)
 		return &retryError{err: err, class: class, delay: a.g.policy.delay(class, wait, a.delivery.retried)}
@@ -141,9 +147,9 @@ func (a *Attempt) succeed(ctx context.Context) error {
 
 func (a *Attempt) fail(ctx context.Context, err error, class Class) error {
 	g, l := a.g, a.lease
-	if ferr := a.finish(ctx, StateFailed, bounded(err.Error())); ferr != nil {
+	if ferr := a.finish(ctx, StateFailed, bounded(text(err))); ferr != nil {
 		if errors.Is(ferr, ErrLeaseLost) {
-			return a.lost(err, ferr)
+			return a.lost(ctx, err, ferr)
 		}
 		// The failure could not be recorded. Archiving the task now would leave a run
 		// that is called running and never runs.
@@ -160,8 +166,8 @@ func (a *Attempt) fail(ctx context.Context, err error, class Class) error {
 func (a *Attempt) retry(ctx context.Context, err error, class Class, wait time.Duration) error {
 	g, l := a.g, a.lease
 	delay := g.policy.delay(class, wait, a.delivery.retried)
-	released := g.release(ctx, l.Key, l.Owner, handback{
-		next: delay, reason: bounded(err.Error()), used: class == ClassTransient && !endedByAsynq(ctx),
+	released := a.handBack(ctx, handback{
+		next: delay, reason: bounded(text(err)), used: class == ClassTransient && !endedByAsynq(ctx),
 	})
 	g.log(l.Key).Warn("onceq: attempt failed, another will follow", "attempt", l.Attempt, "token", l.Token,
 		"class", class.String(), "in", delay.Round(time.Millisecond), "released", released, "err", err)
@@ -206,16 +212,49 @@ func (g *Guard) putBack(ctx context.Context, d delivery, err error) error {
 // four times the base, so that neither Redis nor the run waits for long.
 const whileAway = 2
 
-func (g *Guard) skip(d delivery, s *skipped) error {
+func (g *Guard) skip(ctx context.Context, d delivery, s *skipped) error {
+	if s.newer > 0 {
+		return g.stale(ctx, d, s)
+	}
 	g.log(d.key).Info("onceq: delivery skipped", "task", d.id, "state", s.state.String(), "reason", s.reason)
-	switch {
-	case s.stale:
-		return fmt.Errorf("onceq: run %q has a newer generation: %s: %w", d.key, s.reason, asynq.RevokeTask)
-	case s.state == StateSucceeded:
+	if s.state == StateSucceeded {
 		g.writeResult(d, s.result)
 		return nil
 	}
-	return permanent(fmt.Errorf("%w: %s", ErrAlreadyFailed, s.reason))
+	err := fmt.Errorf("%w: %s", ErrAlreadyFailed, s.reason)
+	if !s.told { // whoever wrote the failure did not come to it
+		g.failed(ctx, Failure{Key: d.key, Generation: d.generation, Token: s.token, Attempt: s.attempt, Err: err, Task: d.task})
+	}
+	return permanent(err)
+}
+
+// stale answers a delivery of an older generation. The newer one may have no delivery:
+// its producer died before the enqueue, or was not answered. Then this one, which is
+// here, makes way for it.
+func (g *Guard) stale(ctx context.Context, d delivery, s *skipped) error {
+	log := g.log(d.key).With("task", d.id, "reason", s.reason)
+	err := fmt.Errorf("onceq: run %q has a newer generation: %s", d.key, s.reason)
+	switch {
+	case s.wait < 0 || s.fingerprint != d.fingerprint: // of another payload we cannot deliver it
+	case s.wait > 0:
+		log.Info("onceq: delivery waits for the one of a newer generation", "left", s.wait)
+		return g.again(ctx, d, 0, err, ClassContended, g.policy.delay(ClassContended, s.wait, 0))
+	default:
+		id := g.taskID(d.key, s.newer)
+		opts := append(g.originalOptions(d), asynq.Queue(d.queue), asynq.TaskID(id), asynq.MaxRetry(max(1, g.policy.maxRetry)))
+		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.opTimeout) // a run must not be lost to a timeout
+		defer cancel()
+		_, eerr := g.client.EnqueueContext(call, g.carry(d.task, d.key, s.newer, d.fingerprint), opts...)
+		if eerr != nil && !errors.Is(eerr, asynq.ErrTaskIDConflict) {
+			log.Warn("onceq: attempt not begun", "err", eerr)
+			return g.again(ctx, d, 0, fmt.Errorf("%w: %w", ErrUnavailable, eerr), ClassOrphaned, g.policy.delay(ClassTransient, 0, whileAway))
+		}
+		if eerr == nil {
+			log.Warn("onceq: newer generation had no delivery and got one", "to", id)
+		}
+	}
+	log.Info("onceq: delivery skipped")
+	return fmt.Errorf("%w: %w", err, asynq.RevokeTask)
 }
 
 func (g *Guard) writeResult(d delivery, result []byte) {
@@ -238,9 +277,21 @@ type Failure struct {
 	Task       *asynq.Task
 }
 
+// failed tells of a failure that is recorded, once: a reply may have been lost on the
+// way, and then another who meets the run tells.
 func (g *Guard) failed(ctx context.Context, f Failure) {
 	if g.onFailed == nil {
 		return
+	}
+	caller := randomID(8)
+	mine, err := g.insist(context.WithoutCancel(ctx), func(ctx context.Context) (any, error) {
+		return g.run.Run(ctx, tellScript, []string{recordKey(g.base(f.Key))}, f.Generation, caller)
+	})
+	if err == nil && !mine {
+		return
+	}
+	if err != nil { // told twice is better than never
+		g.log(f.Key).Warn("onceq: failure is told, which could not be recorded", "err", err)
 	}
 	defer func() {
 		if v := recover(); v != nil {

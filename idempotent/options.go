@@ -79,8 +79,10 @@ func WithProgressTimeout(d time.Duration) Option { return func(c *config) { c.pr
 // key is new. At least 1 min and at least ten TTLs. Defaults to 7 days.
 func WithRetention(d time.Duration) Option { return func(c *config) { c.retention = d } }
 
-// WithMaxCrashes sets how many attempts of a run may die without an outcome
-// before it is failed as a poison pill. 1 to 1000. Defaults to 5.
+// WithMaxCrashes sets how many attempts of a run may die without an outcome, and
+// without a phase saved in between, before it is failed as a poison pill. A run that
+// shared a process with one dies with it and counts a crash as well. 1 to 1000.
+// Defaults to 5.
 func WithMaxCrashes(n int) Option { return func(c *config) { c.maxCrashes = n } }
 
 // WithMaxResult sets the largest result in bytes that SetResult accepts. 0 to
@@ -112,8 +114,9 @@ func WithBackoff(base, limit time.Duration) Option {
 // WithOnFailed sets a function that is called once a run has failed for good,
 // whether its handler said so or it crashed too often. It runs in the worker that
 // found out, after the outcome was written, under a context that its task's end
-// does not cancel; a panic in it is logged. It may be lost when that worker dies
-// at this point.
+// does not cancel; a panic in it is logged. It is called once, also where the reply to
+// that write was lost; it may be lost when that worker dies at this point, and come
+// twice in an outage of Redis.
 func WithOnFailed(f func(context.Context, Failure)) Option {
 	return func(c *config) { c.onFailed = f }
 }

@@ -78,15 +78,22 @@ func jitter(limit time.Duration) time.Duration {
 	return rand.N(limit)
 }
 
-// retryError carries a verdict from the middleware to the server's policy.
+// retryError carries a verdict from the middleware to the server's policy. It does not
+// unwrap: a SkipRetry or RevokeTask inside would make asynq drop a task that the guard
+// wants delivered again. Everything else inside can be asked for.
 type retryError struct {
 	err   error
 	class Class
 	delay time.Duration
 }
 
-func (e *retryError) Error() string { return e.err.Error() }
-func (e *retryError) Unwrap() error { return e.err }
+func (e *retryError) Error() string { return text(e.err) }
+
+func (e *retryError) Is(target error) bool {
+	return target != asynq.SkipRetry && target != asynq.RevokeTask && errors.Is(e.err, target)
+}
+
+func (e *retryError) As(target any) bool { return errors.As(e.err, target) }
 
 // permanent makes asynq archive the task. What it wraps stays visible.
 func permanent(err error) error {

@@ -50,6 +50,7 @@ import (
 // A Recoverer is safe for concurrent use.
 type Recoverer struct {
 	g        *Guard
+	id       string // names its claims
 	interval time.Duration
 	batch    int
 	presence *presence
@@ -83,7 +84,7 @@ func NewRecoverer(g *Guard, opts ...RecovererOption) (*Recoverer, error) {
 	if g == nil {
 		return nil, setting.Invalidf("NewRecoverer: the guard is nil")
 	}
-	r := &Recoverer{g: g, interval: time.Second, batch: 100, presence: newPresence(g)}
+	r := &Recoverer{g: g, id: g.process + "-" + randomID(4), interval: time.Second, batch: 100, presence: newPresence(g)}
 	if err := setting.Apply(r, opts); err != nil {
 		return nil, err
 	}
@@ -129,7 +130,8 @@ func (r *Recoverer) Run(ctx context.Context) error {
 // Shutdown stops looking and waits for what is under way, WithOnFailed's function
 // included. Call it after the server's Shutdown: from here on attempts that work are
 // judged by the TTL of their leases, and those of handlers that ignored the server's
-// shutdown are taken over at once. It may be called twice and without Start.
+// shutdown give theirs up, so that their runs go on at once and count no crash. It may
+// be called twice and without Start.
 func (r *Recoverer) Shutdown() {
 	r.mu.Lock()
 	started, first := r.cancel != nil, !r.closed
@@ -139,9 +141,9 @@ func (r *Recoverer) Shutdown() {
 	}
 	r.mu.Unlock()
 	r.work.Wait()
-	// A process that says goodbye must not be taken for dead. One that leaves only
-	// handlers behind whose task asynq has taken back may be: its runs need not wait.
-	if started && first && r.presence != nil && !r.g.heart.onlyZombies() {
+	r.g.heart.leave()
+	// A process that says goodbye must not be taken for dead.
+	if started && first && r.presence != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second) // Shutdown has no context and must end
 		defer cancel()
 		if err := r.g.rdb.ZRem(ctx, presentKey(r.g.prefix), r.g.process).Err(); err != nil && err != redis.Nil {

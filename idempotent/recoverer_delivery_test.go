@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -175,10 +176,61 @@ func TestHungWithItsLastRetry(t *testing.T) {
 		if n.get() != 2 || f.Attempt != 2 {
 			t.Errorf("%d attempts, the failure says %d; want 2", n.get(), f.Attempt)
 		}
-		want := "its retries are spent and its task is archived; the last attempt: the handler did not return within the grace after its context ended"
+		want := "its retries are spent; the last attempt: the handler did not return within the grace after its context ended"
 		if r := w.lookup("k"); r.State != idempotent.StateFailed || r.Reason != want {
 			t.Fatalf("%v %q, want failed: %s", r.State, r.Reason, want)
 		}
+	})
+}
+
+// The same for one that hangs and reports no progress: asynq still thinks that it works.
+func TestHungWithoutProgressOnItsLastRetry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		failed := make(chan idempotent.Failure, 10)
+		w := newWorld(t, failures(failed), idempotent.WithProgressTimeout(time.Minute))
+		release := make(chan struct{})
+		n := &counter{}
+		w.serve(w.guard, func(context.Context, *asynq.Task) error {
+			n.add()
+			<-release
+			return nil
+		})
+		t.Cleanup(func() { close(release) })
+		w.recover(w.guard)
+		if err := w.enqueue("k", "x", asynq.MaxRetry(1)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(30 * time.Minute)
+		if r := w.lookup("k"); r.State != idempotent.StateFailed || n.get() != 2 || len(failed) != 1 {
+			t.Errorf("%+v after %d attempts and told %d times, want failed after 2 and once", r, n.get(), len(failed))
+		}
+	})
+}
+
+// Of an attempt that hangs, whose lease cannot be given back, its neighbours hear nothing.
+func TestHungAttemptDoesNotStopTheHeart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, idempotent.WithTTL(2*time.Second), idempotent.WithProgressTimeout(3*time.Second))
+		f := &slowly{match: "onceq:{leases}:waiting"}
+		w.rdb.AddHook(f)
+		var wg sync.WaitGroup
+		for _, key := range []string{"h1", "h2", "h3"} {
+			wg.Go(func() {
+				_ = direct(t.Context(), w.guard, key, func(ctx context.Context, _ *asynq.Task) error { <-ctx.Done(); return ctx.Err() })
+			})
+		}
+		err := direct(t.Context(), w.guard, "k", func(ctx context.Context, _ *asynq.Task) error {
+			for range 20 {
+				time.Sleep(time.Second)
+				idempotent.Progress(ctx)
+			}
+			return ctx.Err()
+		})
+		if err != nil {
+			t.Errorf("the neighbour that works: %v", err)
+		}
+		wg.Wait()
+		time.Sleep(10 * time.Second)
 	})
 }
 

@@ -79,8 +79,8 @@ func (r *Recoverer) help(ctx context.Context, o orphan) (time.Duration, error) {
 		return stuckFor, nil
 	}
 	switch {
-	case o.used && o.spent() && last != nil && last.State == asynq.TaskStateArchived:
-		return 0, r.fail(ctx, o, last, "its retries are spent and its task is archived; the last attempt: "+o.reason)
+	case o.used && o.spent(): // whatever asynq still thinks of its task: the handler may hang
+		return 0, r.fail(ctx, o, last, "its retries are spent; the last attempt: "+o.reason)
 	case last == nil && o.payload == nil:
 		return 0, r.fail(ctx, o, last, "its task is gone and its payload was too large to keep")
 	case last != nil && !last.Deadline.IsZero() && !time.Now().Before(last.Deadline):
@@ -124,6 +124,7 @@ const mostDeliveries = 8
 // delivery that has the ID is dead as well.
 func (r *Recoverer) deliver(ctx context.Context, o orphan, last *asynq.TaskInfo) (time.Duration, error) {
 	t, opts := r.replacement(o, last)
+	hopeless := true
 	for n := 1; n <= mostDeliveries; n++ {
 		id := r.g.redeliveryTry(o.key, o.token, n)
 		if id == o.delivery {
@@ -149,11 +150,15 @@ func (r *Recoverer) deliver(ctx context.Context, o orphan, last *asynq.TaskInfo)
 			return lookAgain, nil
 		case there.State == asynq.TaskStateActive && !o.again:
 			return lookAgain, nil
-		case there.State == asynq.TaskStateActive, there.State == asynq.TaskStateArchived, there.State == asynq.TaskStateCompleted:
-			// Its worker died before it began, or asynq gave it up.
+		case there.State == asynq.TaskStateActive: // its worker died before it began
+			hopeless = false
+		case there.State == asynq.TaskStateArchived, there.State == asynq.TaskStateCompleted: // asynq gave it up
 		default:
 			return stuckFor, nil
 		}
+	}
+	if hopeless {
+		return 0, r.fail(ctx, o, last, fmt.Sprintf("asynq gave up %d new deliveries, and none had begun", mostDeliveries))
 	}
 	r.g.log(o.key).Error("onceq: orphaned run has many deliveries and none begins; left to asynq's recovery",
 		"token", o.token, "deliveries", mostDeliveries)
@@ -176,9 +181,9 @@ func (r *Recoverer) replacement(o orphan, last *asynq.TaskInfo) (*asynq.Task, []
 // fail ends the run: nothing can deliver it.
 func (r *Recoverer) fail(ctx context.Context, o orphan, last *asynq.TaskInfo, why string) error {
 	g, base := r.g, r.g.base(o.key)
-	failed, err := g.insist(ctx, func(ctx context.Context) (any, error) {
+	failed, err := g.insist(context.WithoutCancel(ctx), func(ctx context.Context) (any, error) {
 		return g.run.Run(ctx, recoverFailScript, []string{runkey.Lock(base), recordKey(base)},
-			o.token, ms(g.retention), bounded(why), g.process)
+			o.token, ms(g.retention), bounded(why), r.id)
 	})
 	if err != nil || !failed { // cannot tell, or it went on
 		return err

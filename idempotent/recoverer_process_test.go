@@ -272,8 +272,8 @@ func TestShutdownWithAHungHandler(t *testing.T) {
 	f.end(first.pid, syscall.SIGTERM)
 	left := time.Now()
 	e := f.next("ended", "k")
-	if e.attempt != 2 {
-		t.Fatalf("%+v, want it done in the second attempt", e)
+	if e.attempt != 2 || e.crashes != 0 {
+		t.Fatalf("%+v, want it done in the second attempt, and a shutdown not to count as a crash", e)
 	}
 	if d := e.at.Sub(left); d > 10*time.Second {
 		t.Errorf("went on after %v, want it not to wait for the TTL", d)
@@ -291,6 +291,7 @@ func TestShutdownWithAHungHandler(t *testing.T) {
 // The same on Redis Cluster, where the index is written beside the lease, and where
 // only one node sees a subscription. The keys of the runs are on all nodes.
 func TestKilledWorkersOnCluster(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	c := redistest.Cluster(t)
 	rdb := c.Client()
 	f := newFleetOn(t, rdb, 2, c.Addrs()...)
@@ -331,6 +332,7 @@ func TestKilledWorkersOnCluster(t *testing.T) {
 // A process that is frozen keeps its connections: the TTL decides. Thawed, it can
 // change nothing.
 func TestFrozenWorker(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	if testing.Short() {
 		t.Skip("takes a lease's TTL")
 	}

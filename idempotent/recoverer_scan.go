@@ -106,7 +106,7 @@ func (r *Recoverer) tend(ctx context.Context, entries []entry) {
 		keys, kept = append(keys, key), append(kept, e)
 		calls = append(calls, script.Call{
 			Script: judgeScript, Keys: []string{runkey.Lock(base), recordKey(base)},
-			Args: []any{dead, g.process, ms(claimFor), ms(g.ttl)},
+			Args: []any{dead, r.id, ms(claimFor), ms(g.ttl)},
 		})
 	}
 	judging, cancel := context.WithTimeout(ctx, g.opTimeout)

@@ -86,7 +86,11 @@ func (w *world) machine(h asynq.HandlerFunc, opts ...idempotent.Option) *machine
 	if err := srv.Start(mux); err != nil {
 		w.t.Fatal(err)
 	}
-	w.t.Cleanup(func() { m.cut.Store(false); srv.Shutdown() })
+	w.t.Cleanup(func() {
+		m.cut.Store(false)
+		srv.Shutdown()
+		time.Sleep(time.Second) // handlers give back what they hold
+	})
 	return m
 }
 

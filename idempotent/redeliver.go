@@ -19,20 +19,41 @@ func (g *Guard) again(ctx context.Context, d delivery, token int64, err error, c
 	if !d.spent() || endedByAsynq(ctx) {
 		return retry
 	}
-	id := g.redeliveryID(d.key, token)
-	if id == d.id { // this is that delivery: the next needs another ID
-		id += ".2"
-	}
-	opts := append(g.originalOptions(d), asynq.Queue(d.queue), asynq.TaskID(id), asynq.MaxRetry(0), asynq.ProcessIn(delay))
-	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.opTimeout) // a run must not be lost to a timeout
-	defer cancel()
-	_, eerr := g.client.EnqueueContext(call, g.carry(d.task, d.key, d.generation, d.fingerprint), opts...)
-	if eerr != nil && !errors.Is(eerr, asynq.ErrTaskIDConflict) {
+	id, eerr := g.handOver(ctx, d, token, delay)
+	if eerr != nil {
 		g.log(d.key).Error("onceq: run has no delivery left: its task goes to the archive", "task", d.id, "err", eerr)
 		return retry
 	}
-	g.log(d.key).Info("onceq: run handed over to a new delivery, its retries are spent", "task", d.id, "to", id, "in", delay, "err", err)
-	return fmt.Errorf("%w: handed over to task %s: %w", err, id, asynq.RevokeTask)
+	g.log(d.key).Info("onceq: run handed over to a new delivery, its retries are spent", "task", d.id, "to", id, "in", delay, "err", text(err))
+	return fmt.Errorf("%w: handed over to task %s: %w", retry, id, asynq.RevokeTask)
+}
+
+// handOver enqueues a delivery that replaces d. Its ID follows from the token, so that
+// others who find the same attempt dead come to the same; without a token nobody else
+// looks for it. A task that has the ID and that asynq gave up delivers nothing.
+func (g *Guard) handOver(ctx context.Context, d delivery, token int64, delay time.Duration) (id string, err error) {
+	opts := append(g.originalOptions(d), asynq.Queue(d.queue), asynq.MaxRetry(0), asynq.ProcessIn(delay))
+	t := g.carry(d.task, d.key, d.generation, d.fingerprint)
+	for n := 1; n <= mostDeliveries; n++ {
+		id = g.redeliveryTry(d.key, token, n)
+		if token == 0 {
+			id += "." + randomID(8)
+		}
+		if id == d.id { // this is that delivery: the next needs another ID
+			continue
+		}
+		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.opTimeout) // a run must not be lost to a timeout
+		_, err = g.client.EnqueueContext(call, t, append(opts, asynq.TaskID(id))...)
+		cancel()
+		if !errors.Is(err, asynq.ErrTaskIDConflict) {
+			return id, err
+		}
+		there, lerr := g.inspector.GetTaskInfo(d.queue, id)
+		if lerr != nil || there.State != asynq.TaskStateArchived && there.State != asynq.TaskStateCompleted {
+			return id, nil // it is there, or was a moment ago
+		}
+	}
+	return id, err
 }
 
 // originalOptions are those of the task that only asynq knows.

@@ -21,6 +21,8 @@ var (
 	releaseLua string
 	//go:embed rerun.lua
 	rerunLua string
+	//go:embed tell.lua
+	tellLua string
 
 	beginScript   = redis.NewScript(beginLua)
 	extendScript  = redis.NewScript(extendLua)
@@ -29,6 +31,7 @@ var (
 	reserveScript = redis.NewScript(reserveLua)
 	releaseScript = redis.NewScript(releaseLua)
 	rerunScript   = redis.NewScript(rerunLua)
+	tellScript    = redis.NewScript(tellLua)
 )
 
 // reply reads the array a script returned. Every getter gives a zero value for

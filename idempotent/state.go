@@ -50,7 +50,7 @@ type Run struct {
 	State       State
 	Generation  int
 	Attempt     int   // attempts begun in this generation
-	Crashes     int   // attempts of this generation that died without an outcome
+	Crashes     int   // attempts of this generation that died without an outcome since a phase was saved
 	Token       int64 // fencing token of the last attempt
 	Holder      string
 	LeaseLeft   time.Duration // zero: no attempt holds the lease

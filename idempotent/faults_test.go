@@ -1,0 +1,76 @@
+package idempotent_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// losing loses the replies of the next commands that have an argument with match in it:
+// they take effect, and nobody hears of it.
+type losing struct {
+	mu    sync.Mutex
+	match string
+	times int
+}
+
+func (l *losing) next(match string, times int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.match, l.times = match, times
+}
+
+func (l *losing) hit(cmd redis.Cmder) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.times == 0 {
+		return false
+	}
+	for _, a := range cmd.Args() {
+		if s, ok := a.(string); ok && strings.Contains(s, l.match) {
+			l.times--
+			return true
+		}
+	}
+	return false
+}
+
+func (l *losing) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (l *losing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		// A script that is not known yet has no effect to lose the reply of.
+		if !redis.HasErrorPrefix(err, "NOSCRIPT") && l.hit(cmd) {
+			err = errCut
+			cmd.SetErr(err)
+		}
+		return err
+	}
+}
+
+func (l *losing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// slowly answers what names match only after the operation timeout.
+type slowly struct{ match string }
+
+func (s *slowly) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (s *slowly) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if strings.Contains(fmt.Sprintln(cmd.Args()...), s.match) {
+			time.Sleep(3 * time.Second)
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (s *slowly) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
