@@ -87,7 +87,7 @@ func WithMaxValue(bytes int) Option { return func(c *config) { c.maxValue = byte
 func WithCompressAbove(bytes int) Option { return func(c *config) { c.compress = bytes } }
 
 // WithMemory keeps up to so many bytes of answers in the process too, so that
-// repeated hits need no Redis. Default 0: none. An answer that another process
+// repeated hits need no Redis. Default 0: none; no upper limit. An answer that another process
 // replaces (see Refresh) is noticed here only when it leaves the memory; entries
 // live no longer than in Redis.
 func WithMemory(bytes int) Option { return func(c *config) { c.memory = bytes } }

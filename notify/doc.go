@@ -5,11 +5,16 @@
 // destination, and sent afterwards, by any process that runs the outbox:
 //
 //	slack, err := notify.NewSlack(token, channelID)
-//	... err ...
+//	if err != nil {
+//		return err
+//	}
 //	outbox, err := notify.New(db, []notify.Destination{slack})
-//	... err ...
-//	err = outbox.Migrate(ctx)
-//	... err ...
+//	if err != nil {
+//		return err
+//	}
+//	if err := outbox.Migrate(ctx); err != nil {
+//		return err
+//	}
 //	go outbox.Run(ctx)
 //
 //	err = db.Transaction(func(tx *gorm.DB) error {

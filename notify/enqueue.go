@@ -28,7 +28,8 @@ import (
 // An event that is already there is left as it is, without an error. All rows
 // are stored or none. An error leaves the host's transaction usable where the
 // database allows it (a savepoint is taken), so that the host can decide to go
-// on without the notification. Errors about the event wrap [ErrInvalidEvent].
+// on without the notification. Errors about the event wrap [ErrInvalidEvent],
+// those about the other arguments [ErrInvalid].
 // Under REPEATABLE READ and above the database may answer with a serialization
 // failure or a deadlock: the host repeats its transaction, as for any other
 // statement.
