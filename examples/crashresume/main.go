@@ -64,6 +64,8 @@ func parse(args []string) (settings, error) {
 		return s, err
 	}
 	switch {
+	case fs.NArg() > 0:
+		return s, fmt.Errorf("%q: there are flags and no arguments; -h lists them", fs.Arg(0))
 	case s.killPhase < 0 || s.killPhase > len(phases):
 		return s, fmt.Errorf("-kill-phase %d: use 0 to %d", s.killPhase, len(phases))
 	case s.kills < 0 || s.kills > 100:
@@ -86,20 +88,17 @@ func run(ctx context.Context, s settings) bool {
 		}
 		s.dir = dir
 	}
-	story := newStory(os.Stdout)
-	sup, err := newSupervisor(ctx, s, story)
-	if err == nil {
-		defer sup.close()
-		err = sup.perform(ctx)
-	}
+	sup, err := newSupervisor(ctx, s, newStory(os.Stdout))
 	var sum summary
-	if sup != nil {
-		sum = sup.summarise(err)
-	} else {
+	if err != nil { // nothing has happened that could be summed up
+		fmt.Fprintln(os.Stderr, "crashresume:", err)
 		sum.fail("%v", err)
+	} else {
+		defer sup.close()
+		sum = sup.summarise(sup.perform(ctx))
+		sum.print(os.Stdout)
+		fmt.Printf("\nfiles: %s   logs: %s\n", s.dir, filepath.Join(s.dir, "worker-*.log"))
 	}
-	sum.print(os.Stdout)
-	fmt.Printf("\nfiles: %s   logs: %s\n", s.dir, filepath.Join(s.dir, "worker-*.log"))
 	if s.json {
 		b, _ := json.Marshal(sum) // plain fields: cannot fail
 		fmt.Printf("%s\n", b)

@@ -97,7 +97,7 @@ func newSupervisor(ctx context.Context, s settings, st *story) (_ *supervisor, e
 
 // connect reaches the broker, and leaves no queue of ours on it at the end.
 func (v *supervisor) connect(ctx context.Context) error {
-	opt, err := redis.ParseURL(v.redis)
+	opt, err := app.ParseRedis(v.redis)
 	if err != nil {
 		return fmt.Errorf("-redis: %w", err)
 	}

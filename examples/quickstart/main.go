@@ -16,6 +16,7 @@ import (
 )
 
 type Plan struct{ Goal, Context, Outline string }
+
 func gather(_ context.Context, p *Plan) error { p.Context = "gathered at great expense"; return nil }
 func outline(ctx context.Context, p *Plan) error {
 	if idempotent.MustFromContext(ctx).Number() == 1 {
@@ -42,9 +43,8 @@ func main() {
 	srv := asynq.NewServerFromRedisClient(rdb, guard.ServerConfig(asynq.Config{}))
 	must(srv, errors.Join(recoverer.Start(), srv.Start(mux)))
 	defer func() { srv.Shutdown(); recoverer.Shutdown() }() // in this order
-	producer := must(idempotent.NewProducer(guard, asynq.NewClientFromRedisClient(rdb)))
+	producer, task := must(idempotent.NewProducer(guard, asynq.NewClientFromRedisClient(rdb))), asynq.NewTask("plan", []byte("a word counter"))
 	for range 2 { // a double click: the second is refused
-		task := asynq.NewTask("plan", []byte("a word counter"))
 		_, err := producer.Enqueue(context.Background(), idempotent.Key("plan", 42), task, asynq.Timeout(2*time.Hour))
 		fmt.Println("submitted:", err)
 	}

@@ -45,7 +45,7 @@ func run(c app.Config, log *slog.Logger) error {
 	}
 	select {
 	case <-ctx.Done():
-		log.Info("shutting down: runs under way are handed over")
+		log.Info("shutting down; a run under way would be handed over")
 	case err = <-a.Failed():
 	}
 	stop() // a second signal ends it at once

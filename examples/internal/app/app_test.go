@@ -3,6 +3,8 @@ package app
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -24,11 +26,16 @@ func TestMain(m *testing.M) {
 
 var quiet = slog.New(slog.DiscardHandler)
 
-func parse(t *testing.T, args ...string) Config {
+func clearEnvironment(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{"REDIS_URL", "DATABASE_URL", "OPENAI_BASE_URL", "OPENAI_API_KEY", "OPENAI_MODEL", "SLACK_BOT_TOKEN", "SLACK_CHANNEL", "SLACK_WEBHOOK_URL"} {
 		t.Setenv(name, "")
 	}
+}
+
+func parse(t *testing.T, args ...string) Config {
+	t.Helper()
+	clearEnvironment(t)
 	c, err := Parse("test", args)
 	if err != nil {
 		t.Fatal(err)
@@ -123,39 +130,56 @@ func get(t *testing.T, url string) (int, []byte) {
 	return res.StatusCode, bytes.TrimSpace(body)
 }
 
+// What cannot be is said by its own name, and before anything is opened or made.
 func TestImpossibleSettings(t *testing.T) {
 	for want, args := range map[string][]string{
-		"-role \"boss\"": {"-role", "boss"},
-		"REDIS_URL":      {"-role", "worker"},
-		"-concurrency 0": {"-concurrency", "0"},
+		"-role \"boss\"":                      {"-role", "boss"},
+		"-role worker: set REDIS_URL":         {"-role", "worker"},
+		"-concurrency 0":                      {"-concurrency", "0"},
+		"-timeout 1ms: use 1s or more":        {"-timeout", "1ms"},
+		"-queue: the name has 0 bytes":        {"-queue", ""},
+		"-prefix: prefix \"a:b\" has":         {"-prefix", "a:b"},
+		"-max-crashes 0":                      {"-max-crashes", "0"},
+		"\"api\": there are flags and no arg": {"api"},
 	} {
-		for _, name := range []string{"REDIS_URL", "DATABASE_URL", "SLACK_BOT_TOKEN", "SLACK_CHANNEL"} {
-			t.Setenv(name, "")
-		}
-		if _, err := Parse("test", args); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v: %v, want an error naming %s", args, err, want)
+		clearEnvironment(t)
+		if _, err := Parse("test", args); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%v: %v, want %s", args, err, want)
 		}
 	}
-	for want, env := range map[string][2]string{
-		"go together": {"SLACK_BOT_TOKEN", "xoxb-1"},
-		"REDIS_URL":   {"REDIS_URL", "http://nowhere"},
+	for _, c := range []struct{ name, value, want string }{
+		{"SLACK_BOT_TOKEN", "xoxb-1", "go together"},
+		{"REDIS_URL", "http://nowhere", "REDIS_URL: redis: invalid URL scheme"},
+		{"REDIS_URL", "redis://:hunter2@host:port/0", "REDIS_URL: it is no URL; use redis://"},
+		{"DATABASE_URL", "oracle://x", `DATABASE_URL: "oracle://" is not known; use postgres://, mysql://`},
+		{"DATABASE_URL", "sqlite://x.db", "or the path of a SQLite file"},
+		{"OPENAI_BASE_URL", "nonsense", "OPENAI_BASE_URL: use http://"},
+		{"OPENAI_BASE_URL", "http:///v1", "OPENAI_BASE_URL: use http://"},
+		{"OPENAI_API_KEY", "sk-hunter2", "set OPENAI_MODEL too"},
 	} {
-		t.Run(env[0], func(t *testing.T) {
-			c := parse(t, "-addr", "", "-dir", t.TempDir())
-			c.environment(func(name string) string {
-				if name == env[0] {
-					return env[1]
-				}
-				return ""
-			})
-			err := c.Validate()
-			if err == nil {
-				_, err = Start(t.Context(), c, quiet)
-			}
-			if err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("%s=%s: %v, want an error naming %s", env[0], env[1], err, want)
-			}
-		})
+		clearEnvironment(t)
+		t.Setenv(c.name, c.value)
+		_, err := Parse("test", nil)
+		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s=%s: %v, want an error with %q and no secret", c.name, c.value, err, c.want)
+		}
+	}
+}
+
+func TestHelpIsOfTheWorkerAlone(t *testing.T) {
+	clearEnvironment(t)
+	was := os.Stderr
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	os.Stderr = w
+	_, err = Parse("test", []string{"-addr", ":1", "-h"})
+	os.Stderr = was
+	_ = w.Close()
+	help, _ := io.ReadAll(r)
+	if !errors.Is(err, flag.ErrHelp) || !strings.Contains(string(help), `"127.0.0.1:8080"`) || strings.Contains(string(help), "-model-") {
+		t.Errorf("%v\n%s\nwant the worker's flags with their defaults, and not the scripted model's", err, help)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -38,18 +39,18 @@ func (c *cleanup) run() {
 // openRedis connects, or starts a Redis in this process: then its contents end
 // with it, and the sweeper dispatches what the table still calls unfinished.
 func openRedis(ctx context.Context, c Config, log *slog.Logger, done *cleanup) (redis.UniversalClient, error) {
-	url := c.RedisURL
-	if url == "" {
+	address := c.RedisURL
+	if address == "" {
 		m := miniredis.NewMiniRedis()
 		m.ClockTTL(true) // without it no lease would ever expire
 		if err := m.Start(); err != nil {
 			return nil, fmt.Errorf("embedded Redis: %w", err)
 		}
 		done.add(m.Close)
-		url = "redis://" + m.Addr()
+		address = "redis://" + m.Addr()
 		log.Info("no REDIS_URL: Redis runs in this process and forgets everything with it")
 	}
-	opt, err := redis.ParseURL(url)
+	opt, err := ParseRedis(address)
 	if err != nil {
 		return nil, fmt.Errorf("REDIS_URL: %w", err)
 	}
@@ -61,18 +62,36 @@ func openRedis(ctx context.Context, c Config, log *slog.Logger, done *cleanup) (
 	return rdb, nil
 }
 
-// OpenDatabase opens a DATABASE_URL.
-func OpenDatabase(url string) (*gorm.DB, error) {
-	var d gorm.Dialector
-	switch scheme, rest, _ := strings.Cut(url, "://"); scheme {
-	case "postgres", "postgresql":
-		d = postgres.Open(url)
-	case "mysql":
-		d = mysql.Open(rest)
-	default:
+// ParseRedis reads a REDIS_URL. Its error does not repeat what may be a password.
+func ParseRedis(address string) (*redis.Options, error) {
+	opt, err := redis.ParseURL(address)
+	if _, ok := errors.AsType[*url.Error](err); ok {
+		err = errors.New("it is no URL; use redis://user:password@host:6379/0, with what is special in a password written as %XX")
+	}
+	return opt, err
+}
+
+// dialect reads a DATABASE_URL and opens nothing.
+func dialect(address string) (gorm.Dialector, error) {
+	scheme, rest, found := strings.Cut(address, "://")
+	switch {
+	case !found:
 		// WAL and immediate transactions: without them concurrent writers get
 		// "database is locked".
-		d = sqlite.Open("file:" + url + "?_journal_mode=WAL&_txlock=immediate&_busy_timeout=10000")
+		return sqlite.Open("file:" + address + "?_journal_mode=WAL&_txlock=immediate&_busy_timeout=10000"), nil
+	case scheme == "postgres" || scheme == "postgresql":
+		return postgres.Open(address), nil
+	case scheme == "mysql":
+		return mysql.Open(rest), nil
+	}
+	return nil, fmt.Errorf("DATABASE_URL: %q is not known; use postgres://, mysql://, or the path of a SQLite file without any", scheme+"://")
+}
+
+// OpenDatabase opens a DATABASE_URL.
+func OpenDatabase(address string) (*gorm.DB, error) {
+	d, err := dialect(address)
+	if err != nil {
+		return nil, err
 	}
 	db, err := gorm.Open(d, &gorm.Config{Logger: logger.Discard})
 	if err != nil {
@@ -82,15 +101,15 @@ func OpenDatabase(url string) (*gorm.DB, error) {
 }
 
 func openDatabase(c Config, log *slog.Logger, done *cleanup) (*gorm.DB, error) {
-	url := c.DatabaseURL
-	if url == "" {
+	address := c.DatabaseURL
+	if address == "" {
 		if err := os.MkdirAll(c.Dir, 0o755); err != nil {
 			return nil, fmt.Errorf("-dir: %w", err)
 		}
-		url = filepath.Join(c.Dir, "onceq.db")
-		log.Info("no DATABASE_URL: SQLite", "file", url)
+		address = filepath.Join(c.Dir, "onceq.db")
+		log.Info("no DATABASE_URL: SQLite", "file", address)
 	}
-	db, err := OpenDatabase(url)
+	db, err := OpenDatabase(address)
 	if err != nil {
 		return nil, err
 	}

@@ -5,10 +5,13 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/nexuscore/onceq/internal/modelserver"
+	"github.com/nexuscore/onceq/internal/runkey"
 )
 
 // Config is what flags and the environment say.
@@ -45,12 +48,12 @@ func Parse(name string, args []string) (Config, error) {
 	fs.IntVar(&c.Concurrency, "concurrency", 10, "runs at a time")
 	fs.DurationVar(&c.Timeout, "timeout", 2*time.Hour, "of one attempt")
 	fs.StringVar(&c.Queue, "queue", "default", "asynq `queue`")
-	fs.StringVar(&c.Prefix, "prefix", "onceq", "of the keys in Redis; keeps tenants apart")
+	fs.StringVar(&c.Prefix, "prefix", "onceq", "of the keys in Redis; tenants also need queues of their own, see -queue")
 	fs.IntVar(&c.MaxCrashes, "max-crashes", 5, "attempts of a run that may die before it is given up")
 	fs.TextVar(&c.LogLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
 	fs.Usage = func() {
 		fmt.Fprintf(fs.Output(), "Usage of %s:\n", name)
-		fs.PrintDefaults()
+		printFlags(fs)
 		fmt.Fprint(fs.Output(), `
 Environment (with nothing set, everything runs in this process):
   REDIS_URL                       redis://host:6379/0
@@ -63,8 +66,24 @@ Environment (with nothing set, everything runs in this process):
 	if err := fs.Parse(args); err != nil {
 		return c, err
 	}
+	if fs.NArg() > 0 {
+		return c, fmt.Errorf("%q: there are flags and no arguments; -h lists them", fs.Arg(0))
+	}
 	c.environment(os.Getenv)
 	return c, c.Validate()
+}
+
+// printFlags leaves out those of the scripted model: they are for tests and demos.
+func printFlags(fs *flag.FlagSet) {
+	shown := flag.NewFlagSet("", flag.ContinueOnError)
+	shown.SetOutput(fs.Output())
+	fs.VisitAll(func(f *flag.Flag) {
+		if !strings.HasPrefix(f.Name, "model-") {
+			shown.Var(f.Value, f.Name, f.Usage)
+			shown.Lookup(f.Name).DefValue = f.DefValue // Var takes what it is now
+		}
+	})
+	shown.PrintDefaults()
 }
 
 func (c *Config) environment(get func(string) string) {
@@ -74,8 +93,22 @@ func (c *Config) environment(get func(string) string) {
 	c.SlackWebhook, c.SlackAPIURL = get("SLACK_WEBHOOK_URL"), get("SLACK_API_URL")
 }
 
-// Validate says which setting cannot be.
+// Validate says which setting cannot be, before anything is opened or made.
 func (c *Config) Validate() error {
+	if err := runkey.ValidatePrefix(c.Prefix); err != nil {
+		return fmt.Errorf("-prefix: %w", err)
+	}
+	if _, err := dialect(c.DatabaseURL); err != nil {
+		return err
+	}
+	if c.RedisURL != "" {
+		if _, err := ParseRedis(c.RedisURL); err != nil {
+			return fmt.Errorf("REDIS_URL: %w", err)
+		}
+	}
+	if u, err := url.Parse(c.OpenAIBaseURL); c.OpenAIBaseURL != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "") {
+		return errors.New("OPENAI_BASE_URL: use http://host/path or https://host/path")
+	}
 	switch {
 	case c.Role != "api" && c.Role != "worker" && c.Role != "all":
 		return fmt.Errorf("-role %q: use api, worker or all", c.Role)
@@ -87,6 +120,12 @@ func (c *Config) Validate() error {
 		return errors.New("-role api: set -addr")
 	case c.Concurrency < 1 || c.Concurrency > 1000:
 		return fmt.Errorf("-concurrency %d: use 1 to 1000", c.Concurrency)
+	case c.Timeout < time.Second:
+		return fmt.Errorf("-timeout %v: use 1s or more", c.Timeout)
+	case c.Queue == "" || len(c.Queue) > 256:
+		return fmt.Errorf("-queue: the name has %d bytes, use 1 to 256", len(c.Queue))
+	case c.MaxCrashes < 1 || c.MaxCrashes > 1000:
+		return fmt.Errorf("-max-crashes %d: use 1 to 1000", c.MaxCrashes)
 	case (c.SlackToken == "") != (c.SlackChannel == ""):
 		return errors.New("SLACK_BOT_TOKEN and SLACK_CHANNEL go together")
 	case c.OpenAIBaseURL == "" && c.OpenAIKey != "" && c.OpenAIModel == "":
