@@ -3,6 +3,7 @@ package idempotent
 import (
 	"reflect"
 	"time"
+	"unicode/utf8"
 
 	"github.com/hibiken/asynq"
 
@@ -19,7 +20,8 @@ type enqueueOptions struct {
 // mostDelay keeps a mistaken time from keeping a record for ever.
 const mostDelay = 366 * 24 * time.Hour
 
-// check refuses what would make a run unsafe, before anything is written.
+// check refuses what would make a run unsafe, and what asynq would refuse, before
+// anything is written: what goes wrong after that is the way to Redis.
 func (p *Producer) check(key string, t *asynq.Task, opts []asynq.Option) (enqueueOptions, error) {
 	o := enqueueOptions{queue: "default"}
 	if err := runkey.Validate(key); err != nil {
@@ -30,8 +32,15 @@ func (p *Producer) check(key string, t *asynq.Task, opts []asynq.Option) (enqueu
 		return o, setting.Invalidf("the task of run %q is nil", key)
 	case blank(t.Type()):
 		return o, setting.Invalidf("the task of run %q has no type", key)
+	case !utf8.ValidString(t.Type()):
+		return o, setting.Invalidf("the task of run %q has the type %q, which is not valid UTF-8", key, t.Type())
 	case hasOptions(t):
 		return o, setting.Invalidf("the task of run %q has options from asynq.NewTask, which cannot be read back: give them to this call", key)
+	}
+	for name, value := range t.Headers() {
+		if !utf8.ValidString(name) || !utf8.ValidString(value) {
+			return o, setting.Invalidf("the task of run %q has the header %q: %q, which is not valid UTF-8", key, name, value)
+		}
 	}
 	bounded, retries := false, false
 	for _, opt := range opts {
@@ -76,8 +85,11 @@ func refuse(opt asynq.Option) error {
 	case asynq.GroupOpt:
 		return setting.Invalidf("asynq.Group: an aggregated task no longer names its run")
 	case asynq.QueueOpt:
-		if blank(opt.Value().(string)) {
+		switch name := opt.Value().(string); {
+		case blank(name):
 			return setting.Invalidf("asynq.Queue: the name is empty")
+		case !utf8.ValidString(name):
+			return setting.Invalidf("asynq.Queue: %q is not valid UTF-8", name)
 		}
 	case asynq.MaxRetryOpt:
 		if n := opt.Value().(int); n < 1 {

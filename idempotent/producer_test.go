@@ -344,6 +344,9 @@ func TestRefusedEnqueues(t *testing.T) {
 			"long key":       {strings.Repeat("x", 513), task(""), []asynq.Option{hour}, "513 bytes, at most 512"},
 			"no task":        {"k", nil, []asynq.Option{hour}, "nil"},
 			"no type":        {"k", asynq.NewTask(" ", nil), []asynq.Option{hour}, "no type"},
+			"odd type":       {"k", asynq.NewTask("\xff", nil), []asynq.Option{hour}, "UTF-8"},
+			"odd queue":      {"k", task(""), []asynq.Option{hour, asynq.Queue("\xff")}, "UTF-8"},
+			"odd header":     {"k", asynq.NewTaskWithHeaders("t", nil, map[string]string{"a": "\xff"}), []asynq.Option{hour}, "UTF-8"},
 			"hidden options": {"k", asynq.NewTask("t", nil, asynq.MaxRetry(3)), []asynq.Option{hour}, "give them to this call"},
 		} {
 			_, err := w.producer.Enqueue(t.Context(), c.key, c.task, c.opts...)
