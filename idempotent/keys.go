@@ -35,10 +35,15 @@ const (
 	headerPrefix      = "onceq-prefix"
 	headerGeneration  = "onceq-generation"
 	headerFingerprint = "onceq-fingerprint"
+	headerReservation = "onceq-reservation" // the call of a Producer that enqueued it
 )
 
 func recordKey(base string) string  { return base + ":run" }
 func enqueueKey(base string) string { return base + ":enq" }
+
+// voidKey says that a reservation was released before its answer came: should its
+// script still arrive, it does nothing.
+func voidKey(base, owner string) string { return base + ":enq:" + owner }
 
 // The index of live leases is not a run's: it has a hash tag of its own.
 func processesKey(prefix string) string { return prefix + ":{leases}:processes" }

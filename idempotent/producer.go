@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"time"
 
 	"github.com/hibiken/asynq"
 
-	"github.com/nexuscore/onceq/internal/runkey"
 	"github.com/nexuscore/onceq/internal/setting"
 )
 
@@ -66,87 +64,34 @@ func (p *Producer) Guard() *Guard { return p.g }
 // A nil error means queued. Otherwise errors.Is tells ErrDuplicate (see
 // *DuplicateError), ErrAlreadySucceeded, ErrPayloadMismatch, ErrInvalid, and
 // ErrUnavailable: then the run may or may not be queued, and it is safe to ask again
-// with the same key and payload.
+// with the same key and payload. Until it is known the key stays taken by that payload.
 func (p *Producer) Enqueue(ctx context.Context, key string, t *asynq.Task, opts ...asynq.Option) (*asynq.TaskInfo, error) {
 	o, err := p.check(key, t, opts)
 	if err != nil {
 		return nil, err
 	}
-	owner, base, fp := randomID(16), p.g.base(key), Fingerprint(t.Type(), t.Payload())
-	r, err := p.ask(ctx, func(ctx context.Context) (any, error) {
-		return p.g.run.Run(ctx, reserveScript, []string{enqueueKey(base), recordKey(base), runkey.Lock(base)},
-			owner, ms(p.window), fp, ms(p.g.retention+o.delay))
-	})
+	k := ticket{key: key, owner: randomID(16), fp: Fingerprint(t.Type(), t.Payload()), queue: o.queue}
+	r, err := p.reserve(ctx, k, reserveScript, ms(p.g.retention+o.delay), o.queue, "")
+	for n := 1; err == nil && r.str(0) == "elsewhere" && n <= 3; n++ { // its window is over, and it was for another queue
+		there := k
+		there.queue, there.id = r.str(1), p.g.taskID(key, int(r.num(2)))
+		if err = p.lookFor(there); err == nil {
+			r, err = p.reserve(ctx, k, reserveScript, ms(p.g.retention+o.delay), o.queue, there.queue)
+		}
+	}
 	if err != nil {
-		p.release(ctx, base, owner, "")
-		return nil, fmt.Errorf("enqueue of run %q: %w", key, err)
+		return nil, err
 	}
 	if r.str(0) != "reserved" {
 		return nil, p.refused(key, r)
 	}
-	gen := int(r.num(1))
-	return p.put(ctx, p.g.carry(t, key, gen, fp), ticket{key: key, owner: owner, id: p.g.taskID(key, gen), fp: fp}, o)
-}
-
-// ticket is a reservation that is to become a task.
-type ticket struct {
-	key, owner, id, fp string
-	prev               string // what release restores
-}
-
-func (p *Producer) put(ctx context.Context, t *asynq.Task, k ticket, o enqueueOptions) (*asynq.TaskInfo, error) {
-	info, err := p.client.EnqueueContext(ctx, t, append(o.list, asynq.TaskID(k.id))...)
-	log := p.g.log(k.key)
-	if err == nil {
-		log.Info("onceq: run queued", "task", k.id, "queue", info.Queue)
-		return info, nil
-	}
-	p.release(ctx, p.g.base(k.key), k.owner, k.prev)
-	switch {
-	case errors.Is(err, asynq.ErrTaskIDConflict):
-		err = p.inTheWay(k, o.queue)
-	case errors.Is(err, asynq.ErrDuplicateTask):
-		err = &DuplicateError{Key: k.key, State: StateQueued, RetryAfter: p.window}
-	default: // asynq's errors do not say whether the command was sent
-		err = fmt.Errorf("enqueue of run %q: %w: %w", k.key, ErrUnavailable, err)
-	}
-	log.Log(ctx, slog.LevelInfo, "onceq: run not queued", "task", k.id, "err", err)
-	return nil, err
-}
-
-// inTheWay says what a task with the run's ID is, of which the record knew nothing.
-func (p *Producer) inTheWay(k ticket, queue string) error {
-	dup := &DuplicateError{Key: k.key, State: StateQueued, RetryAfter: p.window}
-	info, err := p.g.inspector.GetTaskInfo(queue, k.id)
-	if err != nil { // gone meanwhile, or unreachable: asynq's "no" stands
-		return dup
-	}
-	switch info.State {
-	case asynq.TaskStateActive:
-		dup.State = StateRunning
-	case asynq.TaskStateRetry:
-		dup.State, dup.RetryAfter = StateRetrying, max(0, time.Until(info.NextProcessAt))
-	case asynq.TaskStateArchived:
-		dup.State, dup.RetryAfter = StateFailed, 0
-	case asynq.TaskStateCompleted:
-		return &SucceededError{Key: k.key, At: info.CompletedAt}
-	}
-	if Fingerprint(info.Type, info.Payload) != k.fp {
-		return &PayloadMismatchError{Key: k.key, State: dup.State}
-	}
-	return dup
-}
-
-// ask bounds one script call by the guard's operation timeout.
-func (p *Producer) ask(ctx context.Context, call func(context.Context) (any, error)) (reply, error) {
-	ctx, cancel := context.WithTimeout(ctx, p.g.opTimeout)
-	defer cancel()
-	v, err := call(ctx)
+	k.gen = int(r.num(1))
+	k.id = p.g.taskID(key, k.gen)
+	info, l, err := p.hand(ctx, t, k, o)
 	if err != nil {
-		return nil, err
+		p.release(ctx, k, l != leftPerhaps, 0)
 	}
-	r, _ := v.([]any)
-	return r, nil
+	return info, err
 }
 
 func (p *Producer) refused(key string, r reply) error {
@@ -161,21 +106,13 @@ func (p *Producer) refused(key string, r reply) error {
 			Key: key, State: parseState(r.str(1)), Holder: r.str(2),
 			RetryAfter: time.Duration(r.num(3)) * time.Millisecond,
 		}
+	case "elsewhere": // again and again: others are at it
+		err = &DuplicateError{Key: key, State: StateQueued, RetryAfter: p.window}
 	default:
 		err = fmt.Errorf("run %q: %w %v", key, errNoAnswer, r)
 	}
 	p.g.log(key).Info("onceq: run not queued", "err", err)
 	return err
-}
-
-// release takes a reservation back, best effort: its window does the same, later.
-func (p *Producer) release(ctx context.Context, base, owner, prev string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.g.opTimeout) // the caller's end must not leave a reservation
-	defer cancel()
-	_, err := p.g.run.Run(ctx, releaseScript, []string{enqueueKey(base), recordKey(base)}, owner, prev, ms(p.g.retention))
-	if err != nil {
-		p.g.logger.Warn("onceq: reservation not released, it ends by itself", "window", p.window, "err", err)
-	}
 }
 
 // RerunOptions say how Rerun starts a run again.
@@ -196,6 +133,10 @@ const mostGenerations = 1_000_000
 // a run that is queued or waits for a retry and seems stuck, but not for one that is
 // running (ErrDuplicate) or has succeeded (ErrAlreadySucceeded). A run without any
 // record counts as failed. Options and errors are those of Enqueue.
+//
+// Once begun, the call goes on when ctx ends, each step for at most the guard's
+// operation timeout. After ErrUnavailable the run may be queued in the new generation;
+// asking again opens another one, and the run is executed in one of them.
 func (p *Producer) Rerun(ctx context.Context, key string, t *asynq.Task, how RerunOptions, opts ...asynq.Option) (*asynq.TaskInfo, error) {
 	o, err := p.check(key, t, opts)
 	if err != nil {
@@ -204,23 +145,39 @@ func (p *Producer) Rerun(ctx context.Context, key string, t *asynq.Task, how Rer
 	if how.After < 0 || how.After > mostGenerations {
 		return nil, setting.Invalidf("RerunOptions.After: %d is not between 0 and %d", how.After, mostGenerations)
 	}
-	owner, base, fp := randomID(16), p.g.base(key), Fingerprint(t.Type(), t.Payload())
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("rerun of run %q: %w: %w", key, ErrUnavailable, err)
+	}
+	ctx = context.WithoutCancel(ctx) // between the new generation and its task the run has no delivery
 	scratch := 0
 	if how.FromScratch {
 		scratch = 1
 	}
-	r, err := p.ask(ctx, func(ctx context.Context) (any, error) {
-		return p.g.run.Run(ctx, rerunScript, []string{enqueueKey(base), recordKey(base), runkey.Lock(base)},
-			owner, ms(p.window), fp, ms(p.g.retention+o.delay), scratch, how.After)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("rerun of run %q: %w", key, err)
+	k := ticket{key: key, owner: randomID(16), fp: Fingerprint(t.Type(), t.Payload()), queue: o.queue, afresh: how.FromScratch}
+	for n, after := 1, how.After; ; n++ {
+		r, err := p.reserve(ctx, k, rerunScript, ms(p.g.retention+o.delay), o.queue, scratch, after)
+		if err != nil {
+			return nil, err
+		}
+		if r.str(0) != "reserved" {
+			return nil, p.refused(key, r)
+		}
+		k.gen = int(r.num(1))
+		k.id = p.g.taskID(key, k.gen)
+		info, l, err := p.hand(ctx, t, k, o)
+		if err == nil {
+			return info, nil
+		}
+		dup, _ := errors.AsType[*DuplicateError](err)
+		if dup != nil && dup.State == StateFailed && n < mostDeliveries {
+			// The record was forgotten and asynq's archive was not. It may hold many
+			// generations of the run.
+			after = 2 * (k.gen - 1)
+			continue
+		}
+		p.release(ctx, k, l == leftNothing, 0) // another's task is of this generation: the record says so
+		return nil, err
 	}
-	if r.str(0) != "reserved" {
-		return nil, p.refused(key, r)
-	}
-	gen := int(r.num(1))
-	return p.put(ctx, p.g.carry(t, key, gen, fp), ticket{key: key, owner: owner, id: p.g.taskID(key, gen), fp: fp, prev: r.str(2)}, o)
 }
 
 // Redeliver gives a run that has no live attempt and no outcome one more delivery,
@@ -239,7 +196,10 @@ func (p *Producer) Redeliver(ctx context.Context, key string, t *asynq.Task, opt
 	if err != nil {
 		return nil, err
 	}
+	k := ticket{key: key, owner: randomID(16), gen: max(1, r.Generation), fp: Fingerprint(t.Type(), t.Payload()), queue: o.queue, again: true}
 	switch {
+	case r.Fingerprint != "" && r.Fingerprint != k.fp:
+		return nil, &PayloadMismatchError{Key: key, State: r.State}
 	case r.LeaseLeft > 0:
 		return nil, &DuplicateError{Key: key, State: StateRunning, Holder: r.Holder, RetryAfter: r.LeaseLeft}
 	case r.State == StateSucceeded:
@@ -247,23 +207,13 @@ func (p *Producer) Redeliver(ctx context.Context, key string, t *asynq.Task, opt
 	case r.State == StateFailed:
 		return nil, &DuplicateError{Key: key, State: StateFailed}
 	}
-	fp := Fingerprint(t.Type(), t.Payload())
-	k := ticket{key: key, fp: fp}
 	for n := 1; ; n++ {
 		k.id = p.g.redeliveryTry(key, r.Token, n)
-		info, err := p.client.EnqueueContext(ctx, p.g.carry(t, key, max(1, r.Generation), fp), append(o.list, asynq.TaskID(k.id))...)
-		if err == nil {
-			p.g.log(key).Info("onceq: run redelivered", "task", k.id, "queue", info.Queue)
-			return info, nil
-		}
-		if !errors.Is(err, asynq.ErrTaskIDConflict) {
-			return nil, fmt.Errorf("redelivery of run %q: %w: %w", key, ErrUnavailable, err)
-		}
+		info, _, err := p.hand(ctx, t, k, o)
 		// One that asynq gave up, while the run has no outcome, delivers nothing more.
-		err = p.inTheWay(k, o.queue)
 		dup, ok := errors.AsType[*DuplicateError](err)
 		if !ok || dup.State != StateFailed || n == mostDeliveries {
-			return nil, err
+			return info, err
 		}
 	}
 }
