@@ -280,11 +280,12 @@ func TestANotificationThatCannotBeStoredChangesNoOutcome(t *testing.T) {
 func TestAMessageOfTheHostsThatIsInvalidIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setup{runs: []orchestrator.Option{
-			orchestrator.WithReport(func(r orchestrator.Run, rep *notify.Report) {
+			orchestrator.WithReport(func(_ context.Context, r orchestrator.Run, rep *notify.Report) error {
 				if r.RunID == "panics" {
 					panic("report")
 				}
 				rep.Link = "https://example.com/" + r.RunID
+				return nil
 			}),
 			orchestrator.WithBuilders(func(r notify.Report) (notify.Content, error) {
 				switch r.RunID {

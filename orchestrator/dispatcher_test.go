@@ -205,6 +205,8 @@ func TestConstructors(t *testing.T) {
 		add("WithMaxInput", err)
 		_, err = orchestrator.NewRuns(w.db, nil, orchestrator.WithBuilders(nil, nil))
 		add("WithBuilders", err)
+		_, err = orchestrator.NewRuns(w.db, nil, orchestrator.WithReport(nil))
+		add("WithReport", err)
 		tx := w.db.Begin()
 		_, err = orchestrator.NewRuns(tx, nil)
 		tx.Rollback()

@@ -1,10 +1,14 @@
 package orchestrator
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"runtime/debug"
 	"time"
 
+	"github.com/nexuscore/onceq/internal/database"
+	"github.com/nexuscore/onceq/llmcache"
 	"github.com/nexuscore/onceq/notify"
 )
 
@@ -33,14 +37,14 @@ type payload struct {
 	Result     JSON   `json:"result,omitempty"`
 }
 
-func (r *Runs) event(row Run) notify.Event {
+func (r *Runs) event(row Run, report notify.Report) notify.Event {
 	return notify.Event{
 		RunID: row.RunID, Type: eventType(row.Status), Generation: row.Generation,
 		Payload: payload{
 			RunID: row.RunID, Status: row.Status, Generation: row.Generation, Attempts: row.Attempts,
 			Phase: row.Phase, DurationMS: row.took().Milliseconds(), Error: row.Error, Result: row.Result,
 		},
-		Content: r.content(row),
+		Content: r.content(row, report),
 	}
 }
 
@@ -51,20 +55,64 @@ func (r *Run) took() time.Duration {
 	return time.Duration(r.FinishedAt-r.StartedAt) * time.Millisecond
 }
 
-func (r *Runs) content(row Run) notify.Content {
-	report := notify.Report{
-		RunID: row.RunID, Title: row.Requirement, Took: row.took(), Attempts: row.Attempts,
-		Phase: row.Phase, Done: row.PhasesDone, Phases: row.PhasesTotal, Error: row.Error,
+// Cost is what a run's account says, as a report has it: an account counts in
+// millionths of a dollar.
+func Cost(a llmcache.Account) notify.Cost {
+	return notify.Cost{
+		USD: float64(a.Paid.CostMicros) / 1e6, Saved: float64(a.Saved.CostMicros) / 1e6,
+		Calls: a.Paid.Calls, Tokens: a.Paid.Tokens(),
 	}
+}
+
+// reportTimeout leaves the write that follows most of its time.
+const reportTimeout = time.Second
+
+// completed asks the host what else to tell of the run that c is about to end.
+func (r *Runs) completed(ctx context.Context, c change) (report notify.Report) {
+	if !c.tell || r.outbox == nil || r.report == nil {
+		return report
+	}
+	row, err := r.get(database.Fresh(ctx, r.db), c.runID)
+	if err == nil && !row.Settled { // else people were told
+		err = r.guarded(func() error {
+			ctx, cancel := context.WithTimeout(ctx, reportTimeout)
+			defer cancel()
+			return r.report(ctx, c.onto(row), &report)
+		})
+	}
+	if err != nil {
+		r.log(c.runID).Warn("onceq: report not completed, people are told without", "err", err)
+	}
+	return report
+}
+
+// onto returns the row as it is about to be.
+func (c change) onto(row Run) Run {
+	if v, ok := c.set["status"].(Status); ok {
+		row.Status = v
+	}
+	if v, ok := c.set["error"].(string); ok {
+		row.Error = v
+	}
+	if v, ok := c.set["result"].(JSON); ok {
+		row.Result = v
+	}
+	if v, ok := c.set["finished_at"].(Millis); ok {
+		row.FinishedAt = v
+	}
+	return row
+}
+
+func (r *Runs) content(row Run, report notify.Report) notify.Content {
+	report.RunID, report.Title = row.RunID, cmp.Or(report.Title, row.Requirement)
+	report.Took, report.Attempts, report.Error = row.took(), row.Attempts, row.Error
+	report.Phase, report.Done, report.Phases = row.Phase, row.PhasesDone, row.PhasesTotal
 	build, plain := r.finished, notify.Builder(notify.RunFinished)
 	if row.Status != StatusSuccess {
 		build, plain = r.failed, notify.RunFailed
 	}
 	var content notify.Content
 	err := r.guarded(func() (err error) {
-		if r.report != nil {
-			r.report(row, &report)
-		}
 		content, err = build(report)
 		return err
 	})

@@ -1,6 +1,7 @@
 package orchestrator
 
 import (
+	"context"
 	"log/slog"
 	"regexp"
 	"time"
@@ -17,7 +18,8 @@ type config struct {
 	taskType string
 	logger   *slog.Logger
 	maxInput int
-	report   func(Run, *notify.Report)
+	report   ReportFunc
+	reports  bool // WithReport was given
 	finished notify.Builder
 	failed   notify.Builder
 	now      func() time.Time // tests
@@ -48,10 +50,18 @@ func WithLogger(l *slog.Logger) Option { return func(c *config) { c.logger = l }
 // MiB. Defaults to 64 KiB.
 func WithMaxInput(bytes int) Option { return func(c *config) { c.maxInput = bytes } }
 
-// WithReport sets a function that completes what people are told of a run that
-// ended: its cost, a link, a thread to answer. It runs inside the transaction that
-// writes the status, so it must not wait; a panic in it is logged.
-func WithReport(f func(Run, *notify.Report)) Option { return func(c *config) { c.report = f } }
+// ReportFunc completes what people are told of a run that has ended: what it cost (see
+// [Cost]), a link, a thread to answer. What the run itself says (RunID, Took, Attempts,
+// Phase, Done, Phases, Error) is filled in afterwards, and Title where it is empty.
+//
+// It is called before the transaction that writes the status, with the run as it is
+// about to be, and may ask other systems: ctx ends after a second. It may be called
+// again, and for a status that another attempt writes after all. An error or a panic is
+// logged; the run's outcome and its notification stand, with what was set until then.
+type ReportFunc func(ctx context.Context, run Run, report *notify.Report) error
+
+// WithReport sets the function that completes reports.
+func WithReport(f ReportFunc) Option { return func(c *config) { c.report, c.reports = f, true } }
 
 // WithBuilders sets what makes the messages of it. Defaults to notify.RunFinished and
 // notify.RunFailed, which also stand in when a builder fails.
@@ -74,6 +84,8 @@ func (c *config) validate() error {
 		return setting.Invalidf("WithLogger: the logger is nil")
 	case c.maxInput < 1 || c.maxInput > 8<<20:
 		return setting.Invalidf("WithMaxInput: %d bytes, 1 to 8 MiB are allowed", c.maxInput)
+	case c.reports && c.report == nil:
+		return setting.Invalidf("WithReport: the function is nil")
 	case c.finished == nil || c.failed == nil:
 		return setting.Invalidf("WithBuilders: a builder is nil")
 	}

@@ -268,7 +268,7 @@ func (d *Dispatcher) reconcile(ctx context.Context, row Run, seen idempotent.Run
 // adopt writes SUCCESS as Redis has it. No attempt of ours does it in this order: the
 // table came out of a backup.
 func (r *Runs) adopt(ctx context.Context, row Run, seen idempotent.Run) (bool, error) {
-	set := map[string]any{"status": StatusSuccess, "token": seen.Token, "error": "", "finished_at": seen.Ended.UnixMilli(), "settled": true}
+	set := map[string]any{"status": StatusSuccess, "token": seen.Token, "error": "", "finished_at": Millis(seen.Ended.UnixMilli()), "settled": true}
 	if json.Valid(seen.Result) && len(seen.Result) <= maxResult {
 		set["result"] = JSON(seen.Result)
 	}

@@ -38,7 +38,7 @@ func (r *Runs) apply(ctx context.Context, c change) (row Run, changed bool, err 
 		}
 		return row, changed, wrapped("write of a run", err)
 	}
-	told := false
+	told, report := false, r.completed(ctx, c)
 	err = database.Transaction(ctx, r.db, func(tx *gorm.DB) (err error) {
 		if changed, err = r.update(tx, c); err != nil {
 			return err
@@ -52,7 +52,7 @@ func (r *Runs) apply(ctx context.Context, c change) (row Run, changed bool, err 
 			return err
 		}
 		if told = c.tell; told {
-			return r.tell(ctx, tx, row)
+			return r.tell(ctx, tx, row, report)
 		}
 		return nil
 	})
@@ -89,11 +89,11 @@ func (r *Runs) note(db *gorm.DB, e Entry) error {
 // tell enqueues the notification about a run that has ended. What the outbox
 // refuses or cannot store never changes the run's outcome: the row is then left
 // unsettled, and the sweeper tries again.
-func (r *Runs) tell(ctx context.Context, tx *gorm.DB, row Run) error {
+func (r *Runs) tell(ctx context.Context, tx *gorm.DB, row Run, report notify.Report) error {
 	if r.outbox == nil {
 		return nil
 	}
-	err := r.outbox.Enqueue(ctx, tx, r.event(row))
+	err := r.outbox.Enqueue(ctx, tx, r.event(row, report))
 	if errors.Is(err, notify.ErrInvalidEvent) { // something of the host's in it
 		r.log(row.RunID).Error("onceq: notification refused, a plain one is made", "err", err)
 		err = r.outbox.Enqueue(ctx, tx, notify.Event{

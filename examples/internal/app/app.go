@@ -41,6 +41,7 @@ type parts struct {
 	outbox     *notify.Outbox
 	runs       *orchestrator.Runs
 	guard      *idempotent.Guard
+	cache      *llmcache.Cache
 	dispatcher *orchestrator.Dispatcher
 }
 
@@ -97,7 +98,16 @@ func (a *App) shared(ctx context.Context, c Config) (p parts, err error) {
 	if err = p.outbox.Migrate(ctx); err != nil {
 		return p, err
 	}
-	if p.runs, err = orchestrator.NewRuns(p.db, p.outbox, orchestrator.WithLogger(a.log)); err != nil {
+	if p.cache, err = llmcache.New(p.rdb, llmcache.WithPrefix(c.Prefix), llmcache.WithLogger(a.log)); err != nil {
+		return p, err
+	}
+	a.done.add(func() { _ = p.cache.Flush(context.Background()) }) // the last counts of the ledger
+	cost := func(ctx context.Context, r orchestrator.Run, report *notify.Report) error {
+		account, err := p.cache.Ledger().Of(ctx, p.runs.Key(r.RunID))
+		report.Cost = orchestrator.Cost(account)
+		return err
+	}
+	if p.runs, err = orchestrator.NewRuns(p.db, p.outbox, orchestrator.WithReport(cost), orchestrator.WithLogger(a.log)); err != nil {
 		return p, err
 	}
 	if err = p.runs.Migrate(ctx); err != nil {
@@ -158,12 +168,7 @@ func (a *App) handler(c Config, p parts) (asynq.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	cache, err := llmcache.New(p.rdb, llmcache.WithPrefix(c.Prefix), llmcache.WithLogger(a.log))
-	if err != nil {
-		return nil, err
-	}
-	a.done.add(func() { _ = cache.Flush(context.Background()) }) // the last counts of the ledger
-	paid := &http.Client{Transport: cache.Transport(nil)}        // every call of the SDK goes through it
+	paid := &http.Client{Transport: p.cache.Transport(nil)} // every call of the SDK goes through it
 	works, err := forge.New(model.client(option.WithHTTPClient(paid)), model.model, c.Dir, forge.WithLogger(a.log), forge.WithoutSteps())
 	if err != nil {
 		return nil, err

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -79,6 +80,9 @@ func TestEmbedded(t *testing.T) {
 		}
 	}
 	a.Shutdown()
+	if content := notified(t, filepath.Join(dir, "onceq.db")); !regexp.MustCompile(`[0-9]+ calls, [0-9,]+ tokens`).MatchString(content) {
+		t.Errorf("told: %s, want what it cost", content)
+	}
 
 	if a, err = Start(t.Context(), c, quiet); err != nil {
 		t.Fatal(err)
@@ -87,6 +91,25 @@ func TestEmbedded(t *testing.T) {
 	if status := post(); status != 200 {
 		t.Errorf("submitted again after a restart: %d, want 200: the table knows", status)
 	}
+}
+
+// notified returns the one message in the outbox.
+func notified(t *testing.T, file string) string {
+	t.Helper()
+	db, err := OpenDatabase(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, err := db.DB()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = pool.Close() }()
+	var contents []string
+	if err := db.Table("notification_logs").Pluck("content", &contents).Error; err != nil || len(contents) != 1 {
+		t.Fatalf("messages %q, %v; want one", contents, err)
+	}
+	return contents[0]
 }
 
 type status struct {
