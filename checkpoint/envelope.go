@@ -48,13 +48,19 @@ type envelope struct {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// plain returns the JSON object of e with state in it, and its checksum.
-func (e *envelope) plain(state []byte) ([]byte, error) {
+// plain returns the JSON object of e with state in it and its checksum, behind one byte
+// for its form; and its identity.
+func (e *envelope) plain(state []byte) (b []byte, id string, err error) {
 	head, err := json.Marshal(e)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	b := make([]byte, 0, len(head)+base64.StdEncoding.EncodedLen(len(state))+64)
+	size := len(state)
+	if e.Codec != JSON.Name() {
+		size = base64.StdEncoding.EncodedLen(size) + len(`""`)
+	}
+	b = make([]byte, 1, 1+len(head)+len(`,"state":`)+size+sumLen)
+	b[0] = formRaw
 	b = append(b, head[:len(head)-1]...)
 	b = append(b, `,"state":`...)
 	if e.Codec == JSON.Name() {
@@ -64,23 +70,43 @@ func (e *envelope) plain(state []byte) ([]byte, error) {
 		b = base64.StdEncoding.AppendEncode(b, state)
 		b = append(b, '"')
 	}
-	return fmt.Appendf(b, `,"sum":"%08x"}`, crc32.Checksum(b, castagnoli)), nil
+	sum := crc32.Checksum(b[1:], castagnoli)
+	tail := sumTail(sum)
+	return append(b, tail[:]...), identity(sum, tail, len(b)-1), nil
 }
 
-// parse reverses plain.
-func parse(b []byte) (*envelope, error) {
+// sumTail is what an object with the checksum ends with.
+func sumTail(sum uint32) (tail [sumLen]byte) {
+	copy(tail[:], `,"sum":"00000000"}`)
+	var raw [4]byte
+	binary.BigEndian.PutUint32(raw[:], sum)
+	hex.Encode(tail[len(`,"sum":"`):], raw[:])
+	return tail
+}
+
+// identity tells one plain object from another of the same run: by the checksum of
+// all of it, which is that of its body and then of its tail, and by its length.
+func identity(sum uint32, tail [sumLen]byte, body int) string {
+	b := binary.BigEndian.AppendUint32(nil, crc32.Update(sum, castagnoli, tail[:]))
+	return hex.EncodeToString(binary.AppendUvarint(b, uint64(body+sumLen)))
+}
+
+// parse reverses plain; b is without the form.
+func parse(b []byte) (e *envelope, id string, err error) {
 	if len(b) < sumLen {
-		return nil, errors.New("too short")
+		return nil, "", errors.New("too short")
 	}
-	body, tail := b[:len(b)-sumLen], b[len(b)-sumLen:]
-	if want := fmt.Sprintf(`,"sum":"%08x"}`, crc32.Checksum(body, castagnoli)); string(tail) != want {
-		return nil, errors.New("checksum does not match")
+	body := b[:len(b)-sumLen]
+	sum := crc32.Checksum(body, castagnoli)
+	tail := sumTail(sum)
+	if string(b[len(body):]) != string(tail[:]) {
+		return nil, "", errors.New("checksum does not match")
 	}
-	e := new(envelope)
+	e = new(envelope)
 	if err := json.Unmarshal(b, e); err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	return e, nil
+	return e, identity(sum, tail, len(body)), nil
 }
 
 // state returns the codec's bytes.
@@ -93,17 +119,16 @@ func (e *envelope) state() ([]byte, error) {
 	return b, err
 }
 
-// pack turns the plain object into what is stored.
-func (c *config) pack(plain, bound []byte) ([]byte, error) {
-	form, body := byte(formRaw), plain
-	if len(plain) >= compressAbove {
-		form, body = formZstd, encoder().EncodeAll(plain, nil)
+// pack turns the plain object behind its form into what is stored.
+func (c *config) pack(b, bound []byte) ([]byte, error) {
+	if plain := b[1:]; len(plain) >= compressAbove {
+		b = encoder().EncodeAll(plain, append(make([]byte, 0, len(plain)/4), formZstd))
 	}
 	if c.sealer == nil {
-		return append([]byte{form}, body...), nil
+		return b, nil
 	}
-	form |= sealed
-	body, err := c.sealer.Seal(body, append(bound, form))
+	form := b[0] | sealed
+	body, err := c.sealer.Seal(b[1:], append(bound, form))
 	if err != nil {
 		return nil, fmt.Errorf("seal: %w", err)
 	}
@@ -206,18 +231,18 @@ func (c *config) encode(e envelope, value any, bound []byte) (stored []byte, id 
 	if shape != nil {
 		e.Shape = shape.encoded
 	}
-	plain, err := e.plain(state)
+	plain, id, err := e.plain(state)
 	if err != nil {
 		return nil, "", &StateError{Err: err}
 	}
-	if len(plain) > c.maxSize {
-		return nil, "", &SizeError{Size: len(plain), Limit: c.maxSize}
+	if size := len(plain) - 1; size > c.maxSize {
+		return nil, "", &SizeError{Size: size, Limit: c.maxSize}
 	}
 	stored, err = c.pack(plain, bound)
 	if err != nil {
 		return nil, "", &StateError{Err: err}
 	}
-	return stored, identity(plain), nil
+	return stored, id, nil
 }
 
 // decode opens what is stored; the state itself waits for decodeState.
@@ -226,7 +251,7 @@ func (c *config) decode(stored, bound []byte) (e *envelope, id string, err error
 	if err != nil {
 		return nil, "", err
 	}
-	if e, err = parse(plain); err != nil {
+	if e, id, err = parse(plain); err != nil {
 		return nil, "", discard(ReasonCorrupt, "%v", err)
 	}
 	if e.Version != c.version {
@@ -235,7 +260,7 @@ func (c *config) decode(stored, bound []byte) (e *envelope, id string, err error
 	if e.Codec != c.codec.Name() {
 		return nil, "", discard(ReasonVersion, "codec %q, this program has %q", e.Codec, c.codec.Name())
 	}
-	return e, identity(plain), nil
+	return e, id, nil
 }
 
 // decodeState decodes into value, a pointer to a zero value.
@@ -259,10 +284,4 @@ func (c *config) shape(value any) *shape {
 		return nil
 	}
 	return shapeOf(reflect.TypeOf(value).Elem())
-}
-
-// identity tells one plain object from another of the same run.
-func identity(plain []byte) string {
-	b := binary.BigEndian.AppendUint32(nil, crc32.Checksum(plain, castagnoli))
-	return hex.EncodeToString(binary.AppendUvarint(b, uint64(len(plain))))
 }

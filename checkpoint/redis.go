@@ -111,31 +111,49 @@ func (s *RedisStore) Save(ctx context.Context, run Ref, phase string, snapshot [
 	return err
 }
 
-// LoadSteps implements [Store].
+// stepsAtOnce bounds what one reply of LoadSteps carries: much more would take longer
+// than the timeout of a call.
+const stepsAtOnce = 4 << 20
+
+// LoadSteps implements [Store]. It is one round trip for up to 4 MB of results, and one
+// for each 4 MB more; WithTimeout bounds each.
 func (s *RedisStore) LoadSteps(ctx context.Context, run Ref, phase, basis string) (map[string][]byte, error) {
 	steps := stepsKey(run, phase)
 	if l := holder(ctx, run); l != nil {
 		l.HoldsSteps(steps)
 	}
-	reply, err := s.list(ctx, run, stepsScript, []string{lockKey(run), steps}, run.Owner, basis)
-	if err != nil {
-		return nil, err
-	}
-	if len(reply)%2 != 0 {
-		return nil, unexpected(reply)
-	}
-	results := make(map[string][]byte, len(reply)/2)
-	for i := 0; i < len(reply); i += 2 {
-		name, ok1 := reply[i].(string)
-		result, ok2 := reply[i+1].(string)
-		if !ok1 || !ok2 {
+	results := map[string][]byte{}
+	args := []any{run.Owner, basis, stepsAtOnce}
+	for {
+		short, cancel := context.WithTimeout(ctx, s.cfg.timeout)
+		reply, err := s.list(short, run, stepsScript, []string{lockKey(run), steps}, args...)
+		cancel()
+		switch {
+		case err != nil:
+			return nil, err
+		case len(reply) == 0:
+			return results, nil
+		case len(reply) != 2:
 			return nil, unexpected(reply)
 		}
-		if name != "" { // the basis
+		found, ok1 := reply[0].([]any)
+		rest, ok2 := reply[1].([]any)
+		if !ok1 || !ok2 || len(found)%2 != 0 {
+			return nil, unexpected(reply)
+		}
+		for i := 0; i < len(found); i += 2 {
+			name, ok1 := found[i].(string)
+			result, ok2 := found[i+1].(string)
+			if !ok1 || !ok2 {
+				return nil, unexpected(reply)
+			}
 			results[name] = []byte(result)
 		}
+		if len(rest) == 0 {
+			return results, nil
+		}
+		args = append(args[:3:3], rest...)
 	}
-	return results, nil
 }
 
 // SaveStep implements [Store].

@@ -158,7 +158,8 @@ func (p *phaseRun) stored(ctx context.Context, name string) ([]byte, error) {
 		return nil, nil
 	}
 	p.once.Do(func() {
-		short, cancel := r.detach(ctx)
+		// There may be more than one reply can bring in the time of a call.
+		short, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepsTimeouts*r.cfg.timeout)
 		defer cancel()
 		kept, err := r.store.LoadSteps(short, r.ref, p.name, p.basis)
 		switch {
@@ -172,6 +173,9 @@ func (p *phaseRun) stored(ctx context.Context, name string) ([]byte, error) {
 	})
 	return p.kept[name], p.refused
 }
+
+// stepsTimeouts is how many times a call's timeout loading all steps may take.
+const stepsTimeouts = 30
 
 // open decodes a kept result; one that cannot be is as if it were not there.
 func (p *phaseRun) open(ctx context.Context, name string, stored []byte, result any) bool {
