@@ -15,6 +15,8 @@ import (
 	"sync"
 
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/nexuscore/onceq/internal/seal"
 )
 
 // What is stored is one header byte, then a JSON object, compressed when it is
@@ -128,7 +130,7 @@ func (c *config) pack(b, bound []byte) ([]byte, error) {
 		return b, nil
 	}
 	form := b[0] | sealed
-	body, err := c.sealer.Seal(b[1:], append(bound, form))
+	body, err := seal.Seal(c.sealer, b[1:], append(bound, form))
 	if err != nil {
 		return nil, fmt.Errorf("seal: %w", err)
 	}
@@ -150,7 +152,7 @@ func (c *config) unpack(b, bound []byte) ([]byte, error) {
 		return nil, discard(ReasonSealed, "there is no sealer to open it")
 	case form&sealed != 0:
 		var err error
-		if body, err = c.sealer.Open(body, append(bound, form)); err != nil {
+		if body, err = seal.Open(c.sealer, body, append(bound, form)); err != nil {
 			return nil, discard(ReasonSealed, "%v", err)
 		}
 	}

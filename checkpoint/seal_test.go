@@ -7,6 +7,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 )
 
 func sealer(t *testing.T, keys ...string) Sealer {
@@ -101,6 +102,34 @@ func TestASealerThatFailsStoresNoPlainText(t *testing.T) {
 	a := begin(t, rdb, "r")
 	if _, err := Run(a.ctx, store, tr.phases("1"), state{}); err != nil || keys(t, rdb) != "onceq:{r}:lock" {
 		t.Errorf("%v, keys %q; want the run to go on and nothing stored", err, keys(t, rdb))
+	}
+}
+
+// panickingSealer seals, and panics at what is not whole.
+type panickingSealer struct{ seal bool }
+
+func (p panickingSealer) Seal(plain, _ []byte) ([]byte, error) {
+	if p.seal {
+		panic("no key")
+	}
+	return append([]byte("0123456789"), plain...), nil
+}
+func (panickingSealer) Open(sealed, _ []byte) ([]byte, error) { return sealed[10:], nil }
+
+func TestASealerThatPanicsEndsNoRun(t *testing.T) {
+	t.Parallel()
+	rdb, store := mini(t, WithSealer(panickingSealer{seal: true}))
+	var tr trail
+	a := begin(t, rdb, "r")
+	if _, err := Run(a.ctx, store, tr.phases("1"), state{}); err != nil || keys(t, rdb) != "onceq:{r}:lock" {
+		t.Errorf("Seal: %v, keys %q; want the run to go on and nothing stored", err, keys(t, rdb))
+	}
+	rdb, store = mini(t, WithSealer(panickingSealer{}))
+	rdb.Set(t.Context(), "onceq:{r}:ckpt", "\x10cut", time.Hour)
+	tr.reset()
+	a = begin(t, rdb, "r")
+	if _, err := Run(a.ctx, store, tr.phases("1"), state{}); err != nil || tr.String() != "1" || store.Stats().Discards[ReasonSealed] != 1 {
+		t.Errorf("Open: ran %q, %v, %v; want a full run and the snapshot discarded", &tr, err, store.Stats().Discards)
 	}
 }
 

@@ -82,7 +82,7 @@ func (e *envelope) wrap(r *record, key string) ([]byte, error) {
 		return append(head, plain...), nil
 	}
 	head[1] |= flagSealed
-	sealed, err := e.sealer.Seal(plain, bound(head, key))
+	sealed, err := seal.Seal(e.sealer, plain, bound(head, key))
 	if err != nil {
 		return nil, fmt.Errorf("seal: %w", err)
 	}
@@ -111,7 +111,7 @@ func (e *envelope) open(data []byte, key string) (*record, error) {
 		return nil, errors.New("llmcache: the record is not sealed")
 	case sealed:
 		var err error
-		if rest, err = e.sealer.Open(rest, bound(head, key)); err != nil {
+		if rest, err = seal.Open(e.sealer, rest, bound(head, key)); err != nil {
 			return nil, fmt.Errorf("llmcache: open record: %w", err)
 		}
 	}

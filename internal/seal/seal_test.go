@@ -46,3 +46,17 @@ func TestSeal(t *testing.T) {
 		t.Errorf("New = %v, want the key's length", err)
 	}
 }
+
+type panics struct{}
+
+func (panics) Seal(_, _ []byte) ([]byte, error)           { panic("no key") }
+func (panics) Open(sealed, _ []byte) (p []byte, err error) { return sealed[100:], nil }
+
+func TestAHostsPanicIsAnError(t *testing.T) {
+	if b, err := seal.Seal(panics{}, []byte("x"), nil); b != nil || err == nil || err.Error() != "panic: no key" {
+		t.Errorf("Seal = %q, %v", b, err)
+	}
+	if b, err := seal.Open(panics{}, []byte("x"), nil); b != nil || err == nil {
+		t.Errorf("Open = %q, %v; want an error", b, err)
+	}
+}
