@@ -49,7 +49,7 @@ func TestSeal(t *testing.T) {
 
 type panics struct{}
 
-func (panics) Seal(_, _ []byte) ([]byte, error)           { panic("no key") }
+func (panics) Seal(_, _ []byte) ([]byte, error)            { panic("no key") }
 func (panics) Open(sealed, _ []byte) (p []byte, err error) { return sealed[100:], nil }
 
 func TestAHostsPanicIsAnError(t *testing.T) {
