@@ -45,7 +45,7 @@ type contender struct {
 }
 
 func newClient(b *testing.B, addr string) (*redis.Client, *redistest.Counter) {
-	rdb := redis.NewClient(&redis.Options{Addr: addr, PoolSize: 64})
+	rdb := redis.NewClient(&redis.Options{Addr: addr, PoolSize: 64, ContextTimeoutEnabled: true})
 	b.Cleanup(func() { _ = rdb.Close() })
 	n := new(redistest.Counter)
 	rdb.AddHook(n)
