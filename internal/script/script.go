@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"time"
 
@@ -202,6 +203,8 @@ func (r *Runner) drain() {
 		r.sent = time.Now()
 		r.mu.Unlock()
 		r.send(batch)
+		// Those who have their reply now often have more to send: let them.
+		runtime.Gosched()
 	}
 }
 
