@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -24,6 +25,7 @@ type Attempt struct {
 	outer    context.Context // asynq's, only to see how it ended
 	delivery delivery
 	crashes  int
+	returned atomic.Bool // the handler has: how the attempt ends is being written
 
 	mu     sync.Mutex // guards result
 	result []byte
@@ -187,13 +189,13 @@ func (g *Guard) begin(ctx context.Context, d delivery) (context.Context, *Attemp
 	call, cancel := context.WithTimeout(ctx, g.opTimeout)
 	defer cancel()
 	sent := time.Now()
-	v, err := g.run.Run(call, beginScript, g.withIndex(runkey.Lock(base), recordKey(base), runkey.Checkpoint(base), enqueueKey(base)),
+	v, err := g.run.Run(call, beginScript, g.withIndex(runkey.Lock(base), recordKey(base), runkey.Checkpoint(base), enqueueKey(base), voidKey(base, owner)),
 		owner, ms(g.ttl), ms(g.retention), d.generation, d.fingerprint, g.maxCrashes, g.process, runkey.Escape(d.key),
 		d.id, d.queue, d.task.Type(), payload, d.maxRetry, ms(d.timeout), d.retried, keep)
 	if err != nil {
 		// The lease may be ours all the same. Nobody would extend it, but a run must
 		// not wait for its TTL, nor count it as a crash.
-		_, _ = g.release(ctx, d.key, owner, handback{reason: "begin was not answered"})
+		_, _ = g.release(ctx, d.key, owner, handback{reason: "begin was not answered", void: voidFor})
 		return nil, nil, nil, fmt.Errorf("begin of run %q: %w", d.key, err)
 	}
 	r, _ := v.([]any)

@@ -1,7 +1,7 @@
 -- begin starts an attempt of a run, or says why none may start now.
 --
--- KEYS  1 lock  2 run record  3 snapshot  4 guard of the producer
---       [5 leases of this process  6 processes  7 present]
+-- KEYS  1 lock  2 run record  3 snapshot  4 guard of the producer  5 void
+--       [6 leases of this process  7 processes  8 present]
 -- ARGV  1 owner  2 lease TTL ms  3 retention ms  4 generation  5 fingerprint
 --       6 crashes allowed  7 process  8 index member
 --       9 task ID  10 queue  11 task type  12 payload  13 max retry
@@ -16,6 +16,8 @@
 --                                             ms -1, or when the newer has not begun
 --                                             what is left of its producer's guard
 --   {'poisoned', token, crashes}              one crash too many: the run is failed now
+--   {'over'}                                  this owner's attempt has ended already: a
+--                                             call that came late, nobody waits for it
 --
 -- Atomic, because "is it done", "is it held" and "it is mine" must be one
 -- decision, and because the snapshot must be the one this lease protects.
@@ -25,11 +27,14 @@
 -- An attempt that died without an outcome is a crash. Those that saved a phase before
 -- do not add up: what kills its worker for ever gets nowhere.
 local f = redis.call('HMGET', KEYS[2], 'state', 'token', 'gen', 'epoch', 'attempt', 'crashes', 'process', 'result', 'reason',
-  'fp', 'from', 'claim_by', 'told')
+  'fp', 'from', 'claim_by', 'told', 'owner')
 local state, token, gen = f[1], tonumber(f[2] or '0'), tonumber(f[3] or '0')
 local mine = tonumber(ARGV[4])
 local holder = redis.call('GET', KEYS[1])
 
+if holder ~= ARGV[1] and (f[14] == ARGV[1] or redis.call('EXISTS', KEYS[5]) == 1) then
+  return {'over'}
+end
 if mine < gen then
   return {'stale', gen, state == 'queued' and math.max(0, redis.call('PTTL', KEYS[4])) or -1, f[10] or ''}
 end
@@ -86,14 +91,14 @@ if not holder then
 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 redis.call('PEXPIRE', KEYS[2], ARGV[3])
-if KEYS[5] then
+if KEYS[6] then
   local expiry = math.floor(now / 1000) + tonumber(ARGV[2])
-  redis.call('ZADD', KEYS[5], expiry, ARGV[8])
-  redis.call('PEXPIRE', KEYS[5], ARGV[3])
-  redis.call('ZADD', KEYS[6], expiry, ARGV[7])
+  redis.call('ZADD', KEYS[6], expiry, ARGV[8])
   redis.call('PEXPIRE', KEYS[6], ARGV[3])
-  if tonumber(redis.call('ZSCORE', KEYS[7], ARGV[7]) or '0') < 0 then -- taken for gone, and lives
-    redis.call('ZREM', KEYS[7], ARGV[7])
+  redis.call('ZADD', KEYS[7], expiry, ARGV[7])
+  redis.call('PEXPIRE', KEYS[7], ARGV[3])
+  if tonumber(redis.call('ZSCORE', KEYS[8], ARGV[7]) or '0') < 0 then -- taken for gone, and lives
+    redis.call('ZREM', KEYS[8], ARGV[7])
   end
 end
 return {'begun', string.format('%.0f', token), attempt, crashes, string.format('%.0f-%s', epoch, ARGV[5]), snapshot}

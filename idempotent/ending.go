@@ -64,14 +64,18 @@ var errTaken = errors.New("expired or taken over by another attempt")
 type handback struct {
 	next   time.Duration // until the next attempt
 	reason string
-	used   bool // it uses up a retry
+	used   bool          // it uses up a retry
+	void   time.Duration // for which a begin that comes late does nothing
 }
+
+// voidFor outlasts a call that nobody waits for any more.
+const voidFor = time.Minute
 
 // release gives a lease back without an outcome: it reports whether that is written
 // down. When it fails the TTL does the same, later, and the attempt counts as a crash.
 func (g *Guard) release(ctx context.Context, key, owner string, h handback) (bool, error) {
 	base := g.base(key)
-	keys := []string{runkey.Lock(base), recordKey(base)}
+	keys := []string{runkey.Lock(base), recordKey(base), voidKey(base, owner)}
 	if g.indexed {
 		keys = append(keys, processLeasesKey(g.prefix, g.process), waitingKey(g.prefix))
 	}
@@ -81,7 +85,7 @@ func (g *Guard) release(ctx context.Context, key, owner string, h handback) (boo
 	}
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.opTimeout) // the task's context has often ended
 	defer cancel()
-	v, err := g.run.Run(call, abandonScript, keys, owner, ms(g.retention), runkey.Escape(key), ms(h.next), h.reason, used, ms(lookAgain))
+	v, err := g.run.Run(call, abandonScript, keys, owner, ms(g.retention), runkey.Escape(key), ms(h.next), h.reason, used, ms(lookAgain), ms(h.void))
 	released := err == nil && v == int64(1)
 	if released {
 		g.note(ctx, noted{key: key, kind: noteWait, ms: ms(h.next + lookAgain)})

@@ -35,7 +35,8 @@ var (
 	// ErrPoisoned (no): the run crashed its worker too often and is failed now.
 	ErrPoisoned = errors.New("onceq: run crashed too often")
 	// ErrOrphaned (no): the run had neither an attempt nor a delivery any more and
-	// could be given none; it is failed now. See [Recoverer].
+	// could be given none, or its task ended in the queue; it is failed now. See
+	// [Recoverer] and Guard.ServerConfig.
 	ErrOrphaned = errors.New("onceq: run orphaned")
 	// ErrInvalid (no): an argument or option is not allowed; the message names it.
 	ErrInvalid = setting.ErrInvalid

@@ -61,7 +61,10 @@ func (g *Guard) overdue(d delivery) bool {
 // insist asks three times for what returns 1 for yes: a lost reply would end a run
 // in silence. The call must be safe to repeat.
 func (g *Guard) insist(ctx context.Context, call func(context.Context) (any, error)) (yes bool, err error) {
-	for range 3 {
+	for try := range 3 {
+		if try > 0 {
+			time.Sleep(finishPause)
+		}
 		var v any
 		bound, cancel := context.WithTimeout(ctx, g.opTimeout)
 		v, err = call(bound)

@@ -74,3 +74,41 @@ func (s *slowly) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 func (s *slowly) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
 }
+
+// recording keeps the first command that names match, which is not answered.
+type recording struct {
+	match  string
+	effect bool // it is executed all the same
+	args   []any
+}
+
+func (r *recording) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (r *recording) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if r.args != nil || !strings.Contains(fmt.Sprintln(cmd.Args()...), r.match) {
+			return next(ctx, cmd)
+		}
+		if r.effect {
+			if err := next(ctx, cmd); redis.HasErrorPrefix(err, "NOSCRIPT") {
+				return err
+			}
+		} else if cmd.Name() == "evalsha" { // let the script be known first
+			cmd.SetErr(proto("NOSCRIPT No matching script"))
+			return cmd.Err()
+		}
+		r.args = cmd.Args()
+		cmd.SetErr(errCut)
+		return errCut
+	}
+}
+
+func (r *recording) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// proto is an error as Redis answers it.
+type proto string
+
+func (p proto) Error() string { return string(p) }
+func (proto) RedisError()     {}

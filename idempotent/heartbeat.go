@@ -98,14 +98,14 @@ func (h *heart) leave() {
 	h.mu.Lock()
 	var left []*Attempt
 	for a := range h.live {
-		if a.outer.Err() != nil {
+		if a.outer.Err() != nil && !a.returned.Load() {
 			left = append(left, a)
 		}
 	}
 	h.mu.Unlock()
 	var work sync.WaitGroup
 	for _, a := range left {
-		work.Go(func() { a.giveUp(errShutdown, false) })
+		work.Go(func() { a.giveUp(errShutdown, !endedByAsynq(a.outer)) })
 	}
 	work.Wait()
 }
@@ -158,7 +158,7 @@ func (h *heart) extend(attempts []*Attempt) bool {
 // uses up a retry.
 func (a *Attempt) giveUp(why error, used bool) {
 	l := a.lease
-	if l.Err() != nil {
+	if a.returned.Load() || l.Err() != nil {
 		return
 	}
 	l.Lose(why)

@@ -62,12 +62,15 @@ func (a *Attempt) work(ctx, actx context.Context, t *asynq.Task, next asynq.Hand
 		stop()
 		g.heart.remove(a)
 		if !returned { // the stack stays what it was: no recover here
+			a.returned.Store(true)
 			_ = a.settle(ctx, errPanicked)
 		}
 		l.End()
 		log.Info("onceq: attempt ended", "after", time.Since(started).Round(time.Millisecond), "err", err)
 	}()
-	err = a.settle(ctx, next.ProcessTask(actx, t))
+	err = next.ProcessTask(actx, t)
+	a.returned.Store(true) // it does not hang: nothing is to be taken from it
+	err = a.settle(ctx, err)
 	returned = true
 	return err
 }
@@ -112,8 +115,8 @@ func endedByAsynq(ctx context.Context) bool {
 	return ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded)
 }
 
-// lost ends an attempt that may write nothing more, not even how it ended: it counts as
-// a crash, for a run that loses its lease again and again must end.
+// lost ends an attempt that may write nothing more, not even how it ended: unless it
+// was given up, it counts as a crash, for a run that loses its lease again and again must end.
 func (a *Attempt) lost(ctx context.Context, err, lost error) error {
 	g, l := a.g, a.lease
 	g.log(l.Key).Warn("onceq: lease lost", "attempt", l.Attempt, "token", l.Token, "err", lost)
@@ -245,6 +248,11 @@ func (g *Guard) stale(ctx context.Context, d delivery, s *skipped) error {
 		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.opTimeout) // a run must not be lost to a timeout
 		defer cancel()
 		_, eerr := g.client.EnqueueContext(call, g.carry(d.task, d.key, s.newer, d.fingerprint), opts...)
+		if errors.Is(eerr, asynq.ErrTaskIDConflict) && g.dead(d.queue, id) {
+			newer := d
+			newer.generation = s.newer
+			id, eerr = g.handOver(ctx, newer, 0, g.policy.maxRetry, 0)
+		}
 		if eerr != nil && !errors.Is(eerr, asynq.ErrTaskIDConflict) {
 			log.Warn("onceq: attempt not begun", "err", eerr)
 			return g.again(ctx, d, 0, fmt.Errorf("%w: %w", ErrUnavailable, eerr), ClassOrphaned, g.policy.delay(ClassTransient, 0, whileAway))
@@ -273,7 +281,7 @@ type Failure struct {
 	Generation int
 	Token      int64 // of the last attempt; 0 when no attempt of this process held the run
 	Attempt    int
-	Err        error // matches ErrPoisoned for a run that crashed too often
+	Err        error // matches ErrPoisoned, ErrOrphaned, or what the handler returned; ErrAlreadyFailed where the first to know was cut off
 	Task       *asynq.Task
 }
 

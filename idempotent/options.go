@@ -111,8 +111,9 @@ func WithBackoff(base, limit time.Duration) Option {
 	return func(c *config) { c.policy.base, c.policy.limit = base, limit }
 }
 
-// WithOnFailed sets a function that is called once a run has failed for good,
-// whether its handler said so or it crashed too often. It runs in the worker that
+// WithOnFailed sets a function that is called once a run has failed for good: its
+// handler said so, it crashed too often, nothing could deliver it any more, or its
+// deadline passed in the queue. It runs in the worker that
 // found out, after the outcome was written, under a context that its task's end
 // does not cancel; a panic in it is logged. It is called once, also where the reply to
 // that write was lost; it may be lost when that worker dies at this point, and come

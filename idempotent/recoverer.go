@@ -29,8 +29,8 @@ import (
 // live. The new delivery carries the type, payload, queue, timeout and deadline of
 // the last one and what is left of its retries, which a crash does not use up; other
 // headers of the task survive while asynq still has it. A run that cannot be helped
-// (its deadline is over, its retries are spent and asynq archived it, its payload is
-// over 64 KiB and its task gone) is failed with the reason, and WithOnFailed's function
+// (its deadline is over, its retries are spent, asynq gave up eight new deliveries, its
+// payload is over 64 KiB and its task gone) is failed with the reason, and WithOnFailed's function
 // is called with an error that matches ErrOrphaned. Crashes are counted by the
 // attempts themselves, see WithMaxCrashes.
 //

@@ -1,6 +1,7 @@
 package idempotent_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -179,6 +180,33 @@ func TestHungWithItsLastRetry(t *testing.T) {
 		want := "its retries are spent; the last attempt: the handler did not return within the grace after its context ended"
 		if r := w.lookup("k"); r.State != idempotent.StateFailed || r.Reason != want {
 			t.Fatalf("%v %q, want failed: %s", r.State, r.Reason, want)
+		}
+	})
+}
+
+// A payload too large to keep, and the run is handed over: its delivery waits in a long
+// queue, and is not taken for gone.
+func TestLargeRunThatWasHandedOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		large := asynq.NewTask(taskType, bytes.Repeat([]byte("x"), 70<<10))
+		srv := w.serve(w.guard, func(context.Context, *asynq.Task) error {
+			return idempotent.RateLimited(errors.New("later"), 20*time.Second)
+		})
+		if _, err := w.client.Enqueue(large, asynq.TaskID("k"), asynq.MaxRetry(0), asynq.Timeout(time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		srv.Shutdown() // nobody works for a while
+		w.recover(w.guard)
+		time.Sleep(5 * time.Minute)
+		if r := w.lookup("k"); r.State != idempotent.StateRetrying {
+			t.Fatalf("%+v, want it waiting; tasks %v", r, w.tasks())
+		}
+		w.serve(w.newGuard(), nop)
+		time.Sleep(time.Minute)
+		if r := w.lookup("k"); r.State != idempotent.StateSucceeded {
+			t.Errorf("%+v, want succeeded", r)
 		}
 	})
 }

@@ -82,6 +82,9 @@ func (r *Recoverer) help(ctx context.Context, o orphan) (time.Duration, error) {
 	case o.used && o.spent(): // whatever asynq still thinks of its task: the handler may hang
 		return 0, r.fail(ctx, o, last, "its retries are spent; the last attempt: "+o.reason)
 	case last == nil && o.payload == nil:
+		if there, err := r.handedOver(o); there || err != nil {
+			return stuckFor, err
+		}
 		return 0, r.fail(ctx, o, last, "its task is gone and its payload was too large to keep")
 	case last != nil && !last.Deadline.IsZero() && !time.Now().Before(last.Deadline):
 		return 0, r.fail(ctx, o, last, "its task's deadline is over")
@@ -114,6 +117,21 @@ func (r *Recoverer) task(queue, id string) (*asynq.TaskInfo, error) {
 		return nil, nil
 	}
 	return nil, fmt.Errorf("%w: task %s: %w", ErrUnavailable, id, err)
+}
+
+// handedOver reports whether the attempt that ended was given a delivery which asynq
+// still has.
+func (r *Recoverer) handedOver(o orphan) (bool, error) {
+	for n := 1; n <= mostDeliveries; n++ {
+		there, err := r.task(o.queue, r.g.redeliveryTry(o.key, o.token, n))
+		switch {
+		case err != nil || there == nil:
+			return false, err
+		case there.State != asynq.TaskStateArchived && there.State != asynq.TaskStateCompleted:
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // mostDeliveries bounds how many new deliveries one attempt's end can lead to.

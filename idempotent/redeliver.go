@@ -19,7 +19,7 @@ func (g *Guard) again(ctx context.Context, d delivery, token int64, err error, c
 	if !d.spent() || endedByAsynq(ctx) {
 		return retry
 	}
-	id, eerr := g.handOver(ctx, d, token, delay)
+	id, eerr := g.handOver(ctx, d, token, 0, delay)
 	if eerr != nil {
 		g.log(d.key).Error("onceq: run has no delivery left: its task goes to the archive", "task", d.id, "err", eerr)
 		return retry
@@ -31,8 +31,8 @@ func (g *Guard) again(ctx context.Context, d delivery, token int64, err error, c
 // handOver enqueues a delivery that replaces d. Its ID follows from the token, so that
 // others who find the same attempt dead come to the same; without a token nobody else
 // looks for it. A task that has the ID and that asynq gave up delivers nothing.
-func (g *Guard) handOver(ctx context.Context, d delivery, token int64, delay time.Duration) (id string, err error) {
-	opts := append(g.originalOptions(d), asynq.Queue(d.queue), asynq.MaxRetry(0), asynq.ProcessIn(delay))
+func (g *Guard) handOver(ctx context.Context, d delivery, token int64, retries int, delay time.Duration) (id string, err error) {
+	opts := append(g.originalOptions(d), asynq.Queue(d.queue), asynq.MaxRetry(retries), asynq.ProcessIn(delay))
 	t := g.carry(d.task, d.key, d.generation, d.fingerprint)
 	for n := 1; n <= mostDeliveries; n++ {
 		id = g.redeliveryTry(d.key, token, n)
@@ -48,12 +48,18 @@ func (g *Guard) handOver(ctx context.Context, d delivery, token int64, delay tim
 		if !errors.Is(err, asynq.ErrTaskIDConflict) {
 			return id, err
 		}
-		there, lerr := g.inspector.GetTaskInfo(d.queue, id)
-		if lerr != nil || there.State != asynq.TaskStateArchived && there.State != asynq.TaskStateCompleted {
+		if !g.dead(d.queue, id) {
 			return id, nil // it is there, or was a moment ago
 		}
 	}
 	return id, err
+}
+
+// dead reports whether asynq has given up the task: it delivers nothing, and its ID is
+// taken all the same.
+func (g *Guard) dead(queue, id string) bool {
+	info, err := g.inspector.GetTaskInfo(queue, id)
+	return err == nil && (info.State == asynq.TaskStateArchived || info.State == asynq.TaskStateCompleted)
 }
 
 // originalOptions are those of the task that only asynq knows.

@@ -35,7 +35,7 @@ func (p *Producer) reserve(ctx context.Context, k ticket, s *redis.Script, args 
 	v, err := p.g.run.Run(call, s, []string{enqueueKey(base), recordKey(base), runkey.Lock(base), voidKey(base, k.owner)},
 		append([]any{k.owner, ms(p.window), k.fp}, args...)...)
 	if err != nil {
-		p.release(ctx, k, true, p.window)
+		p.release(ctx, k, true, max(p.window, voidFor))
 		return nil, fmt.Errorf("reservation of run %q: %w", k.key, err)
 	}
 	r, _ := v.([]any)

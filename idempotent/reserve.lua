@@ -52,5 +52,7 @@ redis.call('HSET', KEYS[2], 'queue', ARGV[5])
 if not state then
   redis.call('HSET', KEYS[2], 'state', 'queued', 'fp', ARGV[3], 'gen', f[3] or '1', 'by', ARGV[1])
 end
-redis.call('PEXPIRE', KEYS[2], ARGV[4])
+if redis.call('PTTL', KEYS[2]) < tonumber(ARGV[4]) then -- one that is to begin much later lives longer
+  redis.call('PEXPIRE', KEYS[2], ARGV[4])
+end
 return {'reserved', tonumber(f[3] or '1')}

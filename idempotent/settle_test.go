@@ -143,6 +143,60 @@ func TestLostLeaseOfAnotherRun(t *testing.T) {
 	})
 }
 
+// The handler has returned: neither the grace nor a shutdown takes its success away
+// while Redis does not take it.
+func TestSuccessThatWaitsForRedisBeyondTheGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, idempotent.WithGrace(time.Second))
+		f := new(refusing)
+		w.rdb.AddHook(f)
+		ctx, cancel := context.WithCancel(t.Context())
+		err := direct(ctx, w.guard, "k", func(context.Context, *asynq.Task) error {
+			cancel()
+			f.set("succeeded")
+			time.AfterFunc(5*time.Second, func() { f.set("") })
+			return nil
+		})
+		if r := w.lookup("k"); err != nil || r.State != idempotent.StateSucceeded || f.count() < 2 {
+			t.Errorf("%v, %+v after %d failed calls; want succeeded", err, r, f.count())
+		}
+	})
+}
+
+// A begin that was given up and arrives late takes the lease for nobody.
+func TestBeginThatComesLate(t *testing.T) {
+	for _, effect := range []bool{true, false} { // the first sending had taken effect, or is the late one
+		t.Run(fmt.Sprint(effect), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				r := &recording{match: "onceq:{k}:enq", effect: effect}
+				w.rdb.AddHook(r)
+				err := direct(t.Context(), w.guard, "k", func(context.Context, *asynq.Task) error {
+					t.Error("it ran without an answer")
+					return nil
+				})
+				if !errors.Is(err, idempotent.ErrUnavailable) || len(r.args) == 0 {
+					t.Fatalf("%v, want ErrUnavailable of a begin: %v", err, r.args)
+				}
+				if err := w.rdb.Do(t.Context(), r.args...).Err(); err != nil {
+					t.Fatal(err)
+				}
+				if run := w.lookup("k"); run.LeaseLeft != 0 || run.State == idempotent.StateRunning {
+					t.Errorf("%+v, want no lease", run)
+				}
+				if err := direct(t.Context(), w.guard, "k", func(ctx context.Context, _ *asynq.Task) error {
+					if n := idempotent.MustFromContext(ctx).Crashes(); n != 0 {
+						t.Errorf("%d crashes", n)
+					}
+					return nil
+				}); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
 // A handler that is wrapped twice is one attempt.
 func TestMiddlewareTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -88,6 +88,12 @@ func (g *Guard) Lookup(ctx context.Context, key string) (Run, error) {
 		Began: unixMilli(f["began"]), Ended: unixMilli(f["ended"]), RetryAt: unixMilli(f["retry_at"]),
 		LeaseLeft: max(0, left.Val()),
 	}
+	if r.State != StateSucceeded && r.State != StateFailed { // that of an older generation
+		r.Ended = time.Time{}
+	}
+	if r.State != StateRetrying {
+		r.RetryAt = time.Time{}
+	}
 	if r.LeaseLeft > 0 {
 		r.Holder = f["process"]
 	}

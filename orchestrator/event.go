@@ -74,16 +74,41 @@ func (r *Runs) completed(ctx context.Context, c change) (report notify.Report) {
 	}
 	row, err := r.get(database.Fresh(ctx, r.db), c.runID)
 	if err == nil && !row.Settled { // else people were told
-		err = r.guarded(func() error {
-			ctx, cancel := context.WithTimeout(ctx, reportTimeout)
-			defer cancel()
-			return r.report(ctx, c.onto(row), &report)
-		})
+		report, err = r.ask(ctx, c.onto(row))
 	}
 	if err != nil {
 		r.log(c.runID).Warn("onceq: report not completed, people are told without", "err", err)
 	}
 	return report
+}
+
+// ask waits for the host's function as long as it may take and no longer: one that
+// ignores its context must not keep the outcome from being written. What it says later
+// is not read.
+func (r *Runs) ask(ctx context.Context, row Run) (notify.Report, error) {
+	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
+	defer cancel()
+	type answer struct {
+		report notify.Report
+		err    error
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		var a answer
+		a.err = r.guarded(func() error { return r.report(ctx, row, &a.report) })
+		answered <- a
+	}()
+	select {
+	case a := <-answered:
+		return a.report, a.err
+	case <-ctx.Done():
+	}
+	select { // one that heeds its context is about to answer
+	case a := <-answered:
+		return a.report, a.err
+	case <-time.After(reportTimeout / 10):
+		return notify.Report{}, ctx.Err()
+	}
 }
 
 // onto returns the row as it is about to be.
