@@ -6,6 +6,11 @@
 // heartbeat extends, and a fencing token that only grows. A [Producer] enqueues
 // with a deterministic task ID and answers whether the run is new.
 //
+// A worker needs three of them: Guard.Middleware around its handlers,
+// Guard.ServerConfig for its server, and a started [Recoverer], without which a killed
+// worker's run waits for asynq's own recovery, one to two minutes, and some ends of a
+// run for ever. Whoever enqueues needs a Producer.
+//
 // asynq's own Unique and TaskID options refuse a second task while the first is
 // in a queue. They know nothing of a task that completed, that was delivered
 // twice, or whose worker froze and woke up; the lease and the recorded outcome
