@@ -24,10 +24,13 @@ for _, name in ipairs(names) do
     local n = redis.call('HSTRLEN', KEYS[2], name)
     if bytes > 0 and bytes + n > tonumber(ARGV[3]) then
       rest[#rest + 1] = name
-    elseif n > 0 then
-      found[#found + 1] = name
-      found[#found + 1] = redis.call('HGET', KEYS[2], name)
-      bytes = bytes + n
+    else
+      local result = redis.call('HGET', KEYS[2], name)
+      if result then
+        found[#found + 1] = name
+        found[#found + 1] = result
+        bytes = bytes + n
+      end
     end
   end
 end

@@ -323,7 +323,7 @@ func (w *worker) blind(ctx context.Context, rng *rand.Rand, l *lease.Lease, i in
 	case n == 2:
 		name, keys, args = "extend", []string{lock, record}, []any{l.Owner, ttl, hour, "process", "member"}
 	case n == 3 && !held:
-		name, keys, args = "abandon", []string{lock, record}, []any{l.Owner, hour, "member", 0, "blind", "0", 0}
+		name, keys, args = "abandon", []string{lock, record, l.Base + ":enq:" + l.Owner}, []any{l.Owner, hour, "member", 0, "blind", "0", 0, 0}
 	case n > 3 && !held:
 		name, keys, args = "finish", []string{lock, record, snapshot}, []any{l.Owner, "succeeded", hour, "member", "", "", 4}
 	}

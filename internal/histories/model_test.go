@@ -2,6 +2,7 @@ package histories
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/anishathalye/porcupine"
@@ -12,14 +13,14 @@ type input struct {
 	lock  string // the run, by its lock's key
 	name  string // begin, extend, save, step, finish, abandon; expire, evict
 	owner string
-	arg   string // save: the snapshot; finish: the outcome
+	arg   string // save: the snapshot; finish: the outcome; abandon: not "0" makes a begin that comes late void
 	id    int    // of the command; expire: of the one whose TTL passes
 }
 
 // output is what Redis answered.
 type output struct {
 	unknown bool   // no answer: it was done or it was not
-	kind    string // begin: begun, held, succeeded or failed
+	kind    string // begin: begun, held, succeeded, failed, or over for an owner that has ended
 	token   int64  // begin
 	snap    string // begin
 	yes     bool   // all others
@@ -35,6 +36,7 @@ type register struct {
 	state  string
 	owner  string // of the last attempt
 	snap   string
+	void   string // owners whose begin may no longer take effect
 }
 
 // next lists what the register may be after in was answered with out; none when
@@ -71,6 +73,9 @@ func (r register) next(in input, out output) []register {
 		if !mine && r.owner == in.owner && r.state == done.state {
 			mine, done = true, r // its first command did it
 		}
+		if !mine && in.name == "abandon" && in.arg != "0" {
+			return r.voided(in, out)
+		}
 	default:
 		panic(fmt.Sprintf("no command %q", in.name))
 	}
@@ -87,9 +92,28 @@ func (r register) next(in input, out output) []register {
 	return []register{r}
 }
 
+func (r register) voided(in input, out output) []register {
+	done := r
+	if !strings.Contains(r.void, in.owner) {
+		done.void += in.owner + " "
+	}
+	switch {
+	case out.unknown:
+		return []register{done, r}
+	case out.yes:
+		return nil
+	}
+	return []register{done}
+}
+
 func (r register) begin(in input, out output) []register {
 	var kind string
 	switch {
+	case r.holder != in.owner && (r.owner == in.owner || strings.Contains(r.void, in.owner)):
+		if out.unknown || out.kind == "over" {
+			return []register{r}
+		}
+		return nil
 	case r.holder != "" && r.holder != in.owner:
 		kind = "held"
 	case r.holder == "" && (r.state == "succeeded" || r.state == "failed"):

@@ -37,7 +37,7 @@ func commands(t *testing.T, broken map[string]func(string) string) map[string]co
 		{name: "begin", file: "idempotent/begin.lua", ttl: 2},
 		{name: "extend", file: "idempotent/extend.lua", ttl: 2},
 		{name: "finish", file: "idempotent/finish.lua", arg: 2},
-		{name: "abandon", file: "idempotent/abandon.lua"},
+		{name: "abandon", file: "idempotent/abandon.lua", arg: 8},
 		{name: "save", file: "checkpoint/save.lua", ttl: 4, arg: 2},
 		{name: "step", file: "checkpoint/step.lua", ttl: 6},
 	} {
@@ -150,6 +150,9 @@ func answer(in input, cmd redis.Cmder) output {
 	}
 	reply := v.([]any)
 	out := output{kind: reply[0].(string)}
+	if out.kind == "over" {
+		return out
+	}
 	token := reply[1]
 	if out.kind == "held" {
 		token = reply[3]

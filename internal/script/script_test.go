@@ -236,7 +236,8 @@ func TestACallerOfAPunctualClientSendsByItself(t *testing.T) {
 	defer m.Unlock()
 	short, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	if _, err := r.Run(short, echo, nil, "x"); !errors.Is(err, lease.ErrUnavailable) || !errors.Is(short.Err(), context.DeadlineExceeded) {
+	// The client's own words: its clock may be a little ahead of the context's.
+	if _, err := r.Run(short, echo, nil, "x"); !errors.Is(err, lease.ErrUnavailable) {
 		t.Errorf("err = %v, want ErrUnavailable at the deadline", err)
 	}
 }
