@@ -64,7 +64,9 @@ type stack struct {
 }
 
 func newStack(ctx context.Context, c workerSpec, log *slog.Logger) (s stack, err error) {
-	s.rdb = redis.NewClient(&redis.Options{Addr: c.Redis, DisableIdentity: true, ClientName: c.Name})
+	// Every other process sends its scripts by itself, see script.Runner.
+	punctual := c.Name != "" && c.Name[len(c.Name)-1]%2 == 0
+	s.rdb = redis.NewClient(&redis.Options{Addr: c.Redis, DisableIdentity: true, ClientName: c.Name, ContextTimeoutEnabled: punctual})
 	// WAL and immediate transactions: without them concurrent writers get "database is locked".
 	s.db, err = gorm.Open(sqlite.Open("file:"+c.DB+"?_journal_mode=WAL&_txlock=immediate&_busy_timeout=10000"), &gorm.Config{Logger: logger.Discard})
 	if err != nil {

@@ -140,7 +140,8 @@ func (k *stack) open() redis.UniversalClient {
 	case len(k.Redis) > 1:
 		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: k.Redis, DisableIdentity: true})
 	}
-	return redis.NewClient(&redis.Options{Addr: k.Redis[0], MaxRetries: retries, DisableIdentity: true})
+	// The client without retries also keeps to deadlines, and callers send by themselves.
+	return redis.NewClient(&redis.Options{Addr: k.Redis[0], MaxRetries: retries, DisableIdentity: true, ContextTimeoutEnabled: k.NoRetries})
 }
 
 // work starts the server and what runs beside it.

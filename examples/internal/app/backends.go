@@ -54,6 +54,7 @@ func openRedis(ctx context.Context, c Config, log *slog.Logger, done *cleanup) (
 	if err != nil {
 		return nil, fmt.Errorf("REDIS_URL: %w", err)
 	}
+	opt.ContextTimeoutEnabled = true // see docs/operations.md
 	rdb := redis.NewClient(opt)
 	done.add(func() { _ = rdb.Close() })
 	if err := rdb.Ping(ctx).Err(); err != nil {
