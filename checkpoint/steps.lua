@@ -18,20 +18,15 @@ end
 if #names == 0 then
   names = redis.call('HKEYS', KEYS[2])
 end
-local found, rest, bytes = {}, {}, 0
+local found, rest, bytes, most = {}, {}, 0, tonumber(ARGV[3])
 for _, name in ipairs(names) do
-  if name ~= '' then -- that is the basis
-    local n = redis.call('HSTRLEN', KEYS[2], name)
-    if bytes > 0 and bytes + n > tonumber(ARGV[3]) then
-      rest[#rest + 1] = name
-    else
-      local result = redis.call('HGET', KEYS[2], name)
-      if result then
-        found[#found + 1] = name
-        found[#found + 1] = result
-        bytes = bytes + n
-      end
-    end
+  local result = name ~= '' and bytes < most and redis.call('HGET', KEYS[2], name) -- '' is the basis
+  if result then
+    found[#found + 1] = name
+    found[#found + 1] = result
+    bytes = bytes + #result
+  elseif name ~= '' and bytes >= most then
+    rest[#rest + 1] = name
   end
 end
 return {1, found, rest}

@@ -57,15 +57,18 @@ func (l *losing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proce
 	return next
 }
 
-// slowly answers what names match only after the operation timeout.
-type slowly struct{ match string }
+// slowly sends what names match only after a while.
+type slowly struct {
+	match string
+	by    time.Duration
+}
 
 func (s *slowly) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (s *slowly) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		if strings.Contains(fmt.Sprintln(cmd.Args()...), s.match) {
-			time.Sleep(3 * time.Second)
+			time.Sleep(s.by)
 		}
 		return next(ctx, cmd)
 	}

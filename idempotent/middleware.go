@@ -57,11 +57,11 @@ func (a *Attempt) work(ctx, actx context.Context, t *asynq.Task, next asynq.Hand
 	stop := a.watchGrace(ctx)
 	log := g.log(l.Key).With("attempt", l.Attempt, "token", l.Token)
 	log.Info("onceq: attempt begun", "task", a.delivery.id, "generation", l.Generation, "resumed", l.Snapshot != nil, "crashes", a.crashes)
-	started, returned := time.Now(), false
+	started, settled := time.Now(), false
 	defer func() {
 		stop()
 		g.heart.remove(a)
-		if !returned { // the stack stays what it was: no recover here
+		if !settled { // the stack stays what it was: no recover here
 			a.returned.Store(true)
 			_ = a.settle(ctx, errPanicked)
 		}
@@ -71,7 +71,7 @@ func (a *Attempt) work(ctx, actx context.Context, t *asynq.Task, next asynq.Hand
 	err = next.ProcessTask(actx, t)
 	a.returned.Store(true) // it does not hang: nothing is to be taken from it
 	err = a.settle(ctx, err)
-	returned = true
+	settled = true
 	return err
 }
 
@@ -244,7 +244,7 @@ func (g *Guard) stale(ctx context.Context, d delivery, s *skipped) error {
 		return g.again(ctx, d, 0, err, ClassContended, g.policy.delay(ClassContended, s.wait, 0))
 	default:
 		id := g.taskID(d.key, s.newer)
-		opts := append(g.originalOptions(d), asynq.Queue(d.queue), asynq.TaskID(id), asynq.MaxRetry(max(1, g.policy.maxRetry)))
+		opts := append(g.originalOptions(d), asynq.Queue(d.queue), asynq.TaskID(id), asynq.MaxRetry(g.policy.maxRetry))
 		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.opTimeout) // a run must not be lost to a timeout
 		defer cancel()
 		_, eerr := g.client.EnqueueContext(call, g.carry(d.task, d.key, s.newer, d.fingerprint), opts...)

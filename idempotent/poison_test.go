@@ -1,8 +1,12 @@
 package idempotent_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
+	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -74,6 +78,30 @@ func TestFailureIsToldThoughItsReplyWasLost(t *testing.T) {
 	})
 }
 
+// Several meet the run that nobody has told of: one of them tells.
+func TestFailureIsToldByOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		failed := make(chan idempotent.Failure, 10)
+		w := newWorld(t, failures(failed))
+		if err := w.rdb.HSet(t.Context(), "onceq:{k}:run", "state", "failed", "gen", 1, "reason", "no").Err(); err != nil {
+			t.Fatal(err)
+		}
+		w.rdb.AddHook(&slowly{match: " 1 onceq:{k}:run 1 ", by: 100 * time.Millisecond}) // all have seen it before one tells
+		var wg sync.WaitGroup
+		for range 5 {
+			wg.Go(func() {
+				if err := direct(t.Context(), w.guard, "k", nop); !errors.Is(err, idempotent.ErrAlreadyFailed) {
+					t.Errorf("%v, want ErrAlreadyFailed", err)
+				}
+			})
+		}
+		wg.Wait()
+		if len(failed) != 1 {
+			t.Errorf("told %d times, want once", len(failed))
+		}
+	})
+}
+
 // The outcome was written, its reply lost, and then Redis for longer than the lease.
 func TestFailureIsToldAfterAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -101,7 +129,8 @@ func TestFailureIsToldAfterAnOutage(t *testing.T) {
 func TestTwoRecoverersOnOneGuard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		failed := make(chan idempotent.Failure, 10)
-		w := newWorld(t, failures(failed))
+		var log bytes.Buffer
+		w := newWorld(t, failures(failed), idempotent.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 		srv := w.serve(w.guard, failsFirst)
 		if err := w.enqueue("k", "x", asynq.Deadline(time.Now().Add(30*time.Second))); err != nil {
 			t.Fatal(err)
@@ -120,8 +149,10 @@ func TestTwoRecoverersOnOneGuard(t *testing.T) {
 		w.recover(w.guard)
 		w.recover(w.guard)
 		time.Sleep(3 * time.Minute)
-		if r := w.lookup("k"); r.State != idempotent.StateFailed || len(failed) != 1 {
-			t.Errorf("%v and told %d times, want failed and once", r.State, len(failed))
+		synctest.Wait()
+		said := strings.Count(log.String(), `msg="onceq: run failed"`)
+		if r := w.lookup("k"); r.State != idempotent.StateFailed || len(failed) != 1 || said != 1 {
+			t.Errorf("%v, told %d times and logged %d times, want failed and once", r.State, len(failed), said)
 		}
 	})
 }

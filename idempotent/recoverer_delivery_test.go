@@ -239,7 +239,7 @@ func TestHungWithoutProgressOnItsLastRetry(t *testing.T) {
 func TestHungAttemptDoesNotStopTheHeart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, idempotent.WithTTL(2*time.Second), idempotent.WithProgressTimeout(3*time.Second))
-		f := &slowly{match: "onceq:{leases}:waiting"}
+		f := &slowly{match: "onceq:{leases}:waiting", by: 3 * time.Second}
 		w.rdb.AddHook(f)
 		var wg sync.WaitGroup
 		for _, key := range []string{"h1", "h2", "h3"} {

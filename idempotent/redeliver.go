@@ -29,16 +29,12 @@ func (g *Guard) again(ctx context.Context, d delivery, token int64, err error, c
 }
 
 // handOver enqueues a delivery that replaces d. Its ID follows from the token, so that
-// others who find the same attempt dead come to the same; without a token nobody else
-// looks for it. A task that has the ID and that asynq gave up delivers nothing.
+// others who find the same attempt dead come to the same; it is 0 before the first. A task that has the ID and that asynq gave up delivers nothing.
 func (g *Guard) handOver(ctx context.Context, d delivery, token int64, retries int, delay time.Duration) (id string, err error) {
 	opts := append(g.originalOptions(d), asynq.Queue(d.queue), asynq.MaxRetry(retries), asynq.ProcessIn(delay))
 	t := g.carry(d.task, d.key, d.generation, d.fingerprint)
 	for n := 1; n <= mostDeliveries; n++ {
 		id = g.redeliveryTry(d.key, token, n)
-		if token == 0 {
-			id += "." + randomID(8)
-		}
 		if id == d.id { // this is that delivery: the next needs another ID
 			continue
 		}
