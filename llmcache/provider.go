@@ -16,16 +16,16 @@ type API string
 
 // The APIs that are understood, streams and single answers alike.
 const (
-	OpenAIChat        API = "openai.chat"       // chat completions and legacy completions
-	OpenAIResponses   API = "openai.responses"  // responses
-	OpenAIEmbeddings  API = "openai.embeddings" // embeddings
-	OpenAIImages      API = "openai.images"     // image generations, edits, variations
-	OpenAIAudio       API = "openai.audio"      // transcriptions and translations
-	AnthropicMessages API = "anthropic.messages"
-	GeminiGenerate    API = "gemini.generate" // generateContent, streamGenerateContent
-	GeminiEmbed       API = "gemini.embed"    // embedContent, batchEmbedContents, predict
-	OllamaChat        API = "ollama.chat"     // chat and generate
-	OllamaEmbed       API = "ollama.embed"    // embed, embeddings
+	OpenAIChat        = API(wire.OpenAIChat)       // chat completions and legacy completions
+	OpenAIResponses   = API(wire.OpenAIResponses)  // responses
+	OpenAIEmbeddings  = API(wire.OpenAIEmbeddings) // embeddings
+	OpenAIImages      = API(wire.OpenAIImages)     // image generations, edits, variations
+	OpenAIAudio       = API(wire.OpenAIAudio)      // transcriptions and translations
+	AnthropicMessages = API(wire.AnthropicMessages)
+	GeminiGenerate    = API(wire.GeminiGenerate) // generateContent, streamGenerateContent
+	GeminiEmbed       = API(wire.GeminiEmbed)    // embedContent, batchEmbedContents, predict
+	OllamaChat        = API(wire.OllamaChat)     // chat and generate
+	OllamaEmbed       = API(wire.OllamaEmbed)    // embed, embeddings
 )
 
 func (a API) known() bool { return wire.JudgeOf(wire.API(a), 0) != nil }
