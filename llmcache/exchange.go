@@ -245,7 +245,7 @@ type live struct {
 func (l *live) response(e *exchange, f *flight) *http.Response {
 	b := &liveBody{exchange: e, flight: f, tape: l.tape}
 	ctx := e.req.Context()
-	b.stop = context.AfterFunc(ctx, func() { b.leave(ctx.Err()) })
+	b.stop = context.AfterFunc(ctx, func() { b.leave(ended(ctx)) })
 	l.resp.Body, l.resp.Request = b, e.req
 	return l.resp
 }
@@ -264,7 +264,7 @@ func (b *liveBody) Read(p []byte) (int, error) {
 	n, err := b.tape.Read(p)
 	if err != nil {
 		b.stop()
-		b.leave(errBodyClosed)
+		b.leave(err)
 	}
 	return n, err
 }
@@ -286,6 +286,7 @@ func (b *liveBody) leave(err error) {
 				<-f.done // bounded: by grace, and by the store's timeouts
 			}
 		}
+		b.tape.leaving(err)
 		last := c.leave(f, true)
 		b.tape.leave(err)
 		if last {

@@ -97,8 +97,8 @@ type replayBody struct {
 var errBodyClosed = errors.New("llmcache: read on closed response body")
 
 func (b *replayBody) Read(p []byte) (int, error) {
-	if err := b.ctx.Err(); err != nil {
-		return 0, err
+	if b.ctx.Err() != nil {
+		return 0, ended(b.ctx)
 	}
 	if err := b.wait(); err != nil {
 		return 0, err
@@ -143,7 +143,7 @@ func (b *replayBody) wait() error {
 
 func pauseErr(ctx context.Context, d time.Duration) error {
 	if d > 0 && !pause(ctx, d) {
-		return ctx.Err()
+		return ended(ctx)
 	}
 	return nil
 }

@@ -38,7 +38,7 @@ type tape struct {
 	terminal int        // bytes after which the answer is known to be whole; 0: not known
 	err      error      // why no more will come
 	gone     bool       // the reader needs no more
-	goneErr  error      // what its reads return from then on
+	goneErr  error      // what its reads return once nothing more comes
 	timer    *time.Timer
 	wasCut   bool
 }
@@ -137,6 +137,8 @@ func (t *tape) Read(p []byte) (int, error) {
 			return 0, t.goneErr
 		case t.read < t.base+len(t.buf):
 			return t.takeLocked(p), nil
+		case t.err != nil && t.goneErr != nil:
+			return 0, t.goneErr
 		case t.err != nil:
 			return 0, t.err
 		}
@@ -161,14 +163,24 @@ func (t *tape) takeLocked(p []byte) int {
 	return n
 }
 
-// leave says that the reader needs no more; its reads return err.
-func (t *tape) leave(err error) {
+// leaving says why the reader is about to leave. Its leaving ends the provider's
+// body, and its reads return err rather than how that ended.
+func (t *tape) leaving(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.gone {
-		t.gone, t.goneErr = true, err
-		t.moved.Broadcast()
+	if t.goneErr == nil {
+		t.goneErr = err
 	}
+}
+
+// leave says that the reader needs no more; its reads return err, or what leaving
+// was told.
+func (t *tape) leave(err error) {
+	t.leaving(err)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.gone = true
+	t.moved.Broadcast()
 }
 
 // served waits, after the body has ended, until the reader has the whole answer

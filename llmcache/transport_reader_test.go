@@ -128,27 +128,60 @@ func TestForgottenBody(t *testing.T) {
 	})
 }
 
+// The reader learns why its own context ended, whichever of the two goroutines that
+// its end wakes comes first.
 func TestCancelledReaderIsUnblocked(t *testing.T) {
+	for range 200 {
+		synctest.Test(t, cancelledReader)
+	}
+}
+
+func cancelledReader(t *testing.T) {
+	_, rdb := redistest.Bubble(t)
+	p := &provider{}
+	p.answer = func(n int64, req *http.Request, _ []byte) (*http.Response, error) {
+		return p.streamAnswer(req, events(n)[0], after(time.Hour)), nil
+	}
+	why := errors.New("out of patience")
+	tr := open(t, rdb).Transport(p)
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 5*time.Second, why)
+	defer cancel()
+	resp, err := tr.RoundTrip(ask(t, ctx, streamChat))
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	_, err = io.ReadAll(resp.Body)
+	if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, why) || time.Since(begin) != 5*time.Second {
+		t.Errorf("%v after %v, want the deadline's error and cause in time", err, time.Since(begin))
+	}
+	synctest.Wait()
+	if p.cancelled.Load() != 1 {
+		t.Error("the provider was not told")
+	}
+}
+
+// Clients drain a body that they have read to its end.
+func TestEndIsReadAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, rdb := redistest.Bubble(t)
 		p := &provider{}
 		p.answer = func(n int64, req *http.Request, _ []byte) (*http.Response, error) {
-			return p.streamAnswer(req, events(n)[0], after(time.Hour)), nil
+			return p.streamAnswer(req, events(n)...), nil
 		}
 		tr := open(t, rdb).Transport(p)
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		defer cancel()
-		resp, err := tr.RoundTrip(ask(t, ctx, streamChat))
-		if err != nil {
-			t.Fatal(err)
-		}
-		begin := time.Now()
-		if _, err := io.ReadAll(resp.Body); !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) != 5*time.Second {
-			t.Errorf("%v after %v, want the deadline's error in time", err, time.Since(begin))
-		}
-		synctest.Wait()
-		if p.cancelled.Load() != 1 {
-			t.Error("the provider was not told")
+		for _, name := range []string{"paid", "replayed"} {
+			resp, err := tr.RoundTrip(ask(t, t.Context(), streamChat))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.ReadAll(resp.Body); err != nil {
+				t.Fatal(err)
+			}
+			if n, err := resp.Body.Read(make([]byte, 1)); n != 0 || err != io.EOF {
+				t.Errorf("%s: read after the end: %d bytes, %v, want 0, EOF", name, n, err)
+			}
+			_ = resp.Body.Close()
 		}
 	})
 }
