@@ -193,6 +193,9 @@ func record(t *testing.T, seed uint64, length time.Duration, broken map[string]f
 	}
 	wg.Go(func() { th.misfortune(ctx, t, srv, links, rand.New(rand.NewPCG(seed, 99)), restarts) })
 	wg.Wait()
+	for _, l := range links {
+		l.close()
+	}
 	th.mu.Lock()
 	defer th.mu.Unlock()
 	return append([]recorded(nil), th.ops...)

@@ -170,9 +170,12 @@ type link struct {
 	*recorder
 	client int
 
-	mu     sync.Mutex // guards the fields below
-	rng    *rand.Rand
-	frozen time.Time // nothing leaves before
+	mu      sync.Mutex // guards the fields below
+	rng     *rand.Rand
+	frozen  time.Time // nothing leaves before
+	passing int
+	cut     bool
+	idle    chan struct{} // closed when cut and nothing passes
 }
 
 type fault int
@@ -207,6 +210,36 @@ func (l *link) freeze(d time.Duration) {
 	l.mu.Unlock()
 }
 
+func (l *link) enter() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.cut {
+		return false
+	}
+	l.passing++
+	return true
+}
+
+func (l *link) leave() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.passing--; l.cut && l.passing == 0 {
+		close(l.idle)
+	}
+}
+
+// close lets nothing more pass, and waits for what does: callers may have given it up,
+// and what it did is part of the history.
+func (l *link) close() {
+	l.mu.Lock()
+	l.cut, l.idle = true, make(chan struct{})
+	if l.passing == 0 {
+		close(l.idle)
+	}
+	l.mu.Unlock()
+	<-l.idle
+}
+
 func (l *link) DialHook(next redis.DialHook) redis.DialHook {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) { return next(ctx, network, addr) }
 }
@@ -235,6 +268,13 @@ func (l *link) pass(cmds []redis.Cmder, send func() error) error {
 	if !ours {
 		return send()
 	}
+	if !l.enter() {
+		for _, cmd := range cmds {
+			cmd.SetErr(io.ErrUnexpectedEOF)
+		}
+		return io.ErrUnexpectedEOF
+	}
+	defer l.leave()
 	f, hold := l.plan(leaseTTL)
 	time.Sleep(hold) // deaf to contexts, as a frozen process is
 	if f == doubled {
