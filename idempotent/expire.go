@@ -28,7 +28,16 @@ func (g *Guard) expire(ctx context.Context, t *asynq.Task, err error) {
 		return // the middleware has decided
 	}
 	d, derr := g.delivered(ctx, t)
-	if derr != nil || !d.spent() && !g.overdue(d) {
+	if derr != nil {
+		return
+	}
+	if !d.spent() { // only asynq knows whether it was the timeout or the deadline that ended
+		if task, _ := g.asked(d.queue, d.id); !overdue(task) {
+			return
+		}
+	}
+	if g.waitsElsewhere(ctx, d) {
+		g.log(d.key).Info("onceq: task ended in the queue, the run has another", "task", d.id, "err", err)
 		return
 	}
 	why := "its task ended in the queue, before it began: " + err.Error()
@@ -51,11 +60,15 @@ func (g *Guard) expire(ctx context.Context, t *asynq.Task, err error) {
 	}
 }
 
-// overdue reports whether no later try can begin either. A timeout counts anew
-// from each begin, a deadline does not: only asynq knows which of the two has ended.
-func (g *Guard) overdue(d delivery) bool {
-	info, err := g.inspector.GetTaskInfo(d.queue, d.id)
-	return err == nil && !info.Deadline.IsZero() && !time.Now().Before(info.Deadline)
+// waitsElsewhere reports whether another delivery waits that may still begin the run.
+// The one that asynq ends counts as taken by a worker.
+func (g *Guard) waitsElsewhere(ctx context.Context, d delivery) bool {
+	r, err := g.Lookup(context.WithoutCancel(ctx), d.key)
+	if err != nil {
+		return false
+	}
+	there, _ := g.Waiting(r, d.queue)
+	return there
 }
 
 // insist asks three times for what returns 1 for yes: a lost reply would end a run

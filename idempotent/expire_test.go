@@ -137,6 +137,42 @@ func TestDeadlineOfAnOlderGeneration(t *testing.T) {
 	})
 }
 
+// A run that was given a second delivery fails only when neither can begin.
+func TestDeadlineBesideAnotherDelivery(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		other asynq.Option
+		want  idempotent.State
+		hooks int
+	}{
+		{"that can begin", asynq.Timeout(time.Hour), idempotent.StateSucceeded, 0},
+		{"that cannot either", asynq.Deadline(time.Date(2000, 1, 1, 0, 1, 0, 0, time.UTC)), idempotent.StateFailed, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				failed := make(chan idempotent.Failure, 10)
+				w := newWorld(t, failures(failed))
+				if err := w.enqueue("k", "x", asynq.Deadline(time.Now().Add(time.Minute)), asynq.MaxRetry(1)); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := w.producer.Redeliver(t.Context(), "k", task("x"), c.other, asynq.MaxRetry(1), asynq.ProcessIn(15*time.Minute)); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(2 * time.Minute)
+				w.serve(w.guard, nop)
+				time.Sleep(10 * time.Minute)
+				if r := w.lookup("k"); r.State != idempotent.StateQueued || len(failed) != 0 {
+					t.Fatalf("%+v and %d failures while a delivery waits, want queued and none", r, len(failed))
+				}
+				time.Sleep(20 * time.Minute)
+				if r := w.lookup("k"); r.State != c.want || len(failed) != c.hooks {
+					t.Errorf("%v and %d failures, want %v and %d; tasks %v", r.State, len(failed), c.want, c.hooks, w.tasks())
+				}
+			})
+		})
+	}
+}
+
 // Redis lost what Rerun wrote, and the attempt of the generation before is at work.
 func TestDeadlinePassesBesideALiveAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -248,10 +248,12 @@ func (g *Guard) stale(ctx context.Context, d delivery, s *skipped) error {
 		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.opTimeout) // a run must not be lost to a timeout
 		defer cancel()
 		_, eerr := g.client.EnqueueContext(call, g.carry(d.task, d.key, s.newer, d.fingerprint), opts...)
-		if errors.Is(eerr, asynq.ErrTaskIDConflict) && g.dead(d.queue, id) {
-			newer := d
-			newer.generation = s.newer
-			id, eerr = g.handOver(ctx, newer, 0, g.policy.maxRetry, 0)
+		if errors.Is(eerr, asynq.ErrTaskIDConflict) {
+			if there, _ := g.asked(d.queue, id); there != nil && over(there) {
+				newer := d
+				newer.generation = s.newer
+				id, eerr = g.handOver(ctx, newer, 0, g.policy.maxRetry, 0)
+			}
 		}
 		if eerr != nil && !errors.Is(eerr, asynq.ErrTaskIDConflict) {
 			log.Warn("onceq: attempt not begun", "err", eerr)

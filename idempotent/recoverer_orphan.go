@@ -71,7 +71,7 @@ func (r *Recoverer) help(ctx context.Context, o orphan) (time.Duration, error) {
 		r.g.log(o.key).Warn("onceq: run died outside any queue, it cannot be delivered again", "token", o.token)
 		return 0, nil
 	}
-	last, err := r.task(o.queue, o.delivery)
+	last, err := r.g.asked(o.queue, o.delivery)
 	if err != nil {
 		return 0, err
 	}
@@ -86,7 +86,7 @@ func (r *Recoverer) help(ctx context.Context, o orphan) (time.Duration, error) {
 			return stuckFor, err
 		}
 		return 0, r.fail(ctx, o, last, "its task is gone and its payload was too large to keep")
-	case last != nil && !last.Deadline.IsZero() && !time.Now().Before(last.Deadline):
+	case overdue(last):
 		return 0, r.fail(ctx, o, last, "its task's deadline is over")
 	}
 	return r.deliver(ctx, o, last)
@@ -95,39 +95,15 @@ func (r *Recoverer) help(ctx context.Context, o orphan) (time.Duration, error) {
 // spent reports whether the attempt that ended used up the last retry.
 func (o *orphan) spent() bool { return o.retried >= o.maxRetry }
 
-// onItsWay reports whether asynq is about to deliver the task by itself.
-func onItsWay(t *asynq.TaskInfo, s State) bool {
-	switch t.State {
-	case asynq.TaskStatePending, asynq.TaskStateAggregating:
-		return true
-	case asynq.TaskStateRetry, asynq.TaskStateScheduled:
-		// A crash is not worth a wait. The wait of a retry was chosen.
-		return s == StateRetrying || time.Until(t.NextProcessAt) < time.Second
-	}
-	return false
-}
-
-// task is nil when asynq does not have it.
-func (r *Recoverer) task(queue, id string) (*asynq.TaskInfo, error) {
-	info, err := r.g.inspector.GetTaskInfo(queue, id)
-	switch {
-	case err == nil:
-		return info, nil
-	case errors.Is(err, asynq.ErrTaskNotFound), errors.Is(err, asynq.ErrQueueNotFound):
-		return nil, nil
-	}
-	return nil, fmt.Errorf("%w: task %s: %w", ErrUnavailable, id, err)
-}
-
 // handedOver reports whether the attempt that ended was given a delivery which asynq
 // still has.
 func (r *Recoverer) handedOver(o orphan) (bool, error) {
 	for n := 1; n <= mostDeliveries; n++ {
-		there, err := r.task(o.queue, r.g.redeliveryTry(o.key, o.token, n))
+		there, err := r.g.asked(o.queue, r.g.redeliveryTry(o.key, o.token, n))
 		switch {
 		case err != nil || there == nil:
 			return false, err
-		case there.State != asynq.TaskStateArchived && there.State != asynq.TaskStateCompleted:
+		case !over(there):
 			return true, nil
 		}
 	}
@@ -159,7 +135,7 @@ func (r *Recoverer) deliver(ctx context.Context, o orphan, last *asynq.TaskInfo)
 		if !errors.Is(err, asynq.ErrTaskIDConflict) {
 			return 0, fmt.Errorf("%w: enqueue %s: %w", ErrUnavailable, id, err)
 		}
-		there, err := r.task(o.queue, id)
+		there, err := r.g.asked(o.queue, id)
 		if err != nil {
 			return 0, err
 		}
@@ -170,7 +146,7 @@ func (r *Recoverer) deliver(ctx context.Context, o orphan, last *asynq.TaskInfo)
 			return lookAgain, nil
 		case there.State == asynq.TaskStateActive: // its worker died before it began
 			hopeless = false
-		case there.State == asynq.TaskStateArchived, there.State == asynq.TaskStateCompleted: // asynq gave it up
+		case over(there):
 		default:
 			return stuckFor, nil
 		}

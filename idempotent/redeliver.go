@@ -28,8 +28,8 @@ func (g *Guard) again(ctx context.Context, d delivery, token int64, err error, c
 	return fmt.Errorf("%w: handed over to task %s: %w", retry, id, asynq.RevokeTask)
 }
 
-// handOver enqueues a delivery that replaces d. Its ID follows from the token, so that
-// others who find the same attempt dead come to the same; it is 0 before the first. A task that has the ID and that asynq gave up delivers nothing.
+// handOver enqueues a delivery that replaces d. Its ID follows from the token (0 before
+// the first attempt), so that others who find the same attempt dead come to the same.
 func (g *Guard) handOver(ctx context.Context, d delivery, token int64, retries int, delay time.Duration) (id string, err error) {
 	opts := append(g.originalOptions(d), asynq.Queue(d.queue), asynq.MaxRetry(retries), asynq.ProcessIn(delay))
 	t := g.carry(d.task, d.key, d.generation, d.fingerprint)
@@ -44,41 +44,20 @@ func (g *Guard) handOver(ctx context.Context, d delivery, token int64, retries i
 		if !errors.Is(err, asynq.ErrTaskIDConflict) {
 			return id, err
 		}
-		if !g.dead(d.queue, id) {
+		if there, _ := g.asked(d.queue, id); there == nil || !over(there) {
 			return id, nil // it is there, or was a moment ago
 		}
 	}
 	return id, err
 }
 
-// dead reports whether asynq has given up the task: it delivers nothing, and its ID is
-// taken all the same.
-func (g *Guard) dead(queue, id string) bool {
-	info, err := g.inspector.GetTaskInfo(queue, id)
-	return err == nil && (info.State == asynq.TaskStateArchived || info.State == asynq.TaskStateCompleted)
-}
-
 // originalOptions are those of the task that only asynq knows.
 func (g *Guard) originalOptions(d delivery) []asynq.Option {
-	info, err := g.inspector.GetTaskInfo(d.queue, d.id)
-	if err != nil { // gone or unreachable: the context's deadline is the next best
+	info, _ := g.asked(d.queue, d.id)
+	if info == nil { // gone or unreachable: the context's deadline is the next best
 		return []asynq.Option{asynq.Timeout(max(time.Second, d.timeout))}
 	}
 	return keptOptions(info)
-}
-
-func keptOptions(info *asynq.TaskInfo) []asynq.Option {
-	var opts []asynq.Option
-	if info.Timeout > 0 {
-		opts = append(opts, asynq.Timeout(info.Timeout))
-	}
-	if !info.Deadline.IsZero() {
-		opts = append(opts, asynq.Deadline(info.Deadline))
-	}
-	if info.Retention > 0 {
-		opts = append(opts, asynq.Retention(info.Retention))
-	}
-	return opts
 }
 
 // carry returns a task like t whose headers name the run.

@@ -100,7 +100,7 @@ func (p *Producer) hand(ctx context.Context, t *asynq.Task, k ticket, o enqueueO
 		case unanswered(err):
 			return nil, leftPerhaps, fmt.Errorf("enqueue of run %q: %w: %w", k.key, ErrUnavailable, err)
 		}
-		there, lerr := p.look(k)
+		there, lerr := p.g.asked(k.queue, k.id)
 		switch {
 		case lerr != nil:
 			return nil, leftPerhaps, fmt.Errorf("enqueue of run %q: %w: %w", k.key, lerr, err)
@@ -117,21 +117,9 @@ func (p *Producer) hand(ctx context.Context, t *asynq.Task, k ticket, o enqueueO
 	return nil, leftPerhaps, &DuplicateError{Key: k.key, State: StateQueued, RetryAfter: p.window} // a task that cannot be seen
 }
 
-// look is nil when asynq does not have the task of k.
-func (p *Producer) look(k ticket) (*asynq.TaskInfo, error) {
-	info, err := p.g.inspector.GetTaskInfo(k.queue, k.id)
-	switch {
-	case err == nil:
-		return info, nil
-	case errors.Is(err, asynq.ErrTaskNotFound), errors.Is(err, asynq.ErrQueueNotFound):
-		return nil, nil
-	}
-	return nil, fmt.Errorf("%w: task %s: %w", ErrUnavailable, k.id, err)
-}
-
-// lookFor is look for whom the task would be in the way.
+// lookFor looks for a task that would be in the way.
 func (p *Producer) lookFor(k ticket) error {
-	there, err := p.look(k)
+	there, err := p.g.asked(k.queue, k.id)
 	if err != nil || there == nil {
 		return err
 	}
