@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nexuscore/onceq/internal/logtest"
 )
 
 func sealer(t *testing.T, keys ...string) Sealer {
@@ -202,8 +204,8 @@ func TestEvents(t *testing.T) {
 
 func TestALineForEachPhase(t *testing.T) {
 	t.Parallel()
-	var l logs
-	rdb, store := mini(t, WithLogger(l.logger()))
+	var l logtest.Log
+	rdb, store := mini(t, WithLogger(l.Logger()))
 	a := begin(t, rdb, "r")
 	_, _ = Run(a.ctx, store, []Phase[state]{{Name: "1", Run: func(context.Context, *state) error { return nil }}}, state{})
 	out := l.String()

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/nexuscore/onceq/internal/lease"
+	"github.com/nexuscore/onceq/internal/logtest"
 )
 
 const ckpt = "onceq:{r}:ckpt"
@@ -99,9 +100,9 @@ func TestOddSnapshotsAreDiscardedWhole(t *testing.T) {
 
 func TestADiscardIsLoggedAndTold(t *testing.T) {
 	t.Parallel()
-	var l logs
+	var l logtest.Log
 	var events []Event
-	good, resume := stored(t, WithLogger(l.logger()), WithObserver(func(e Event) { events = append(events, e) }))
+	good, resume := stored(t, WithLogger(l.Logger()), WithObserver(func(e Event) { events = append(events, e) }))
 	events = nil
 	resume(good[:20])
 	if out := l.String(); strings.Count(out, "snapshot discarded") != 1 || !strings.Contains(out, "reason=corrupt") || !strings.Contains(out, "run=r") {

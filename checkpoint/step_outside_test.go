@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/nexuscore/onceq/internal/logtest"
 	"github.com/nexuscore/onceq/internal/scope"
 )
 
@@ -23,13 +24,13 @@ func TestStepOutsideOfARun(t *testing.T) {
 
 // What is written first when a handler of three slow calls is wrapped.
 func TestAStepUnderALeaseOutsideOfARunIsNoticed(t *testing.T) {
-	var l logs
+	var l logtest.Log
 	was := slog.Default()
-	slog.SetDefault(l.logger())
+	slog.SetDefault(l.Logger())
 	t.Cleanup(func() { slog.SetDefault(was) })
 	saidOutside = sync.Once{} // it is once per process
 	one := func(context.Context) (int, error) { return 1, nil }
-	if _, err := Step(t.Context(), "a", one); err != nil || l.lines("WARN") != 0 {
+	if _, err := Step(t.Context(), "a", one); err != nil || l.Count(slog.LevelWarn) != 0 {
 		t.Fatalf("without a lease: %v, log\n%s\nwant none", err, &l)
 	}
 	rdb, store := mini(t)
@@ -37,7 +38,7 @@ func TestAStepUnderALeaseOutsideOfARunIsNoticed(t *testing.T) {
 	if _, err := Run(a.ctx, store, []Phase[state]{{Name: "1", Run: func(ctx context.Context, _ *state) error {
 		_, err := Step(ctx, "a", one)
 		return err
-	}}}, state{}); err != nil || l.lines("WARN") != 0 {
+	}}}, state{}); err != nil || l.Count(slog.LevelWarn) != 0 {
 		t.Fatalf("in a phase: %v, log\n%s\nwant none", err, &l)
 	}
 	for range 2 {
@@ -45,7 +46,7 @@ func TestAStepUnderALeaseOutsideOfARunIsNoticed(t *testing.T) {
 			t.Errorf("Step = %d, %v", got, err)
 		}
 	}
-	if l.lines("WARN") != 1 || !strings.Contains(l.String(), "step=a run=r") {
+	if l.Count(slog.LevelWarn) != 1 || !strings.Contains(l.String(), "step=a run=r") {
 		t.Errorf("log\n%s\nwant one WARN line with the step and the run", &l)
 	}
 }

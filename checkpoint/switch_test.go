@@ -2,10 +2,12 @@ package checkpoint
 
 import (
 	"errors"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/nexuscore/onceq/internal/logtest"
 	"github.com/nexuscore/onceq/internal/redistest"
 )
 
@@ -33,15 +35,15 @@ func TestKillSwitch(t *testing.T) {
 func TestAKillSwitchWithAnUnknownValue(t *testing.T) {
 	t.Setenv(EnvSwitch, "OFF")
 	saidUnknown = sync.Once{} // it is once per process
-	var l logs
-	rdb, store := mini(t, WithLogger(l.logger()))
+	var l logtest.Log
+	rdb, store := mini(t, WithLogger(l.Logger()))
 	var tr trail
 	for _, key := range []string{"r", "s"} {
 		if _, err := Run(begin(t, rdb, key).ctx, store, tr.phases("1"), state{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if n := store.Stats().Saves; n != 2 || l.lines("WARN") != 1 || !strings.Contains(l.String(), "by=ONCEQ_CHECKPOINT value=OFF") {
+	if n := store.Stats().Saves; n != 2 || l.Count(slog.LevelWarn) != 1 || !strings.Contains(l.String(), "by=ONCEQ_CHECKPOINT value=OFF") {
 		t.Errorf("%d saves, log\n%s\nwant 2 and one WARN line with the value", n, &l)
 	}
 }

@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/nexuscore/onceq/internal/logtest"
 	"github.com/nexuscore/onceq/internal/redistest"
 )
 
@@ -26,8 +28,8 @@ func TestErrorRepliesPassThrough(t *testing.T) {
 		"LOADING Redis is loading the dataset in memory",
 	} {
 		m, rdb := redistest.Mini(t)
-		var l logs
-		store := newStore(t, rdb, WithLogger(l.logger()))
+		var l logtest.Log
+		store := newStore(t, rdb, WithLogger(l.Logger()))
 		var tr trail
 		list := tr.phases("1", "2", "3", "4")
 		list[1].Run = func(context.Context, *state) error { m.SetError(reply); return nil }
@@ -44,7 +46,7 @@ func TestErrorRepliesPassThrough(t *testing.T) {
 		if err != nil || tr.String() != "1 4" {
 			t.Errorf("%s: ran %q, %v; want the run to complete", reply, &tr, err)
 		}
-		if got := l.lines("WARN", "ERROR"); got != 1 {
+		if got := l.Count(slog.LevelWarn, slog.LevelError); got != 1 {
 			t.Errorf("%s: %d lines, want one\n%s", reply, got, &l)
 		}
 		if s := store.Stats(); s.PassThroughs != 4 || s.Saves != 1 || s.Lost != 0 {
@@ -103,8 +105,8 @@ func TestOutage(t *testing.T) {
 			},
 		})
 		defer func() { _ = rdb.Close() }()
-		var l logs
-		store := newStore(t, rdb, WithLogger(l.logger()))
+		var l logtest.Log
+		store := newStore(t, rdb, WithLogger(l.Logger()))
 		ctx := WithKey(t.Context(), "r")
 		var tr trail
 		names := strings.Fields("1 2 3 4 5 6 7 8 9")
@@ -132,7 +134,7 @@ func TestOutage(t *testing.T) {
 		if _, err := Run(ctx, store, failing(list, "9"), state{}); !errors.Is(err, errBoom) {
 			t.Fatal(err)
 		}
-		if got := l.lines("WARN"); got != 3 { // two failed phases, one outage
+		if got := l.Count(slog.LevelWarn); got != 3 { // two failed phases, one outage
 			t.Errorf("%d WARN lines, want 3\n%s", got, &l)
 		}
 		if out := l.String(); strings.Count(out, "pass through") != 1 || strings.Count(out, "stored again") != 1 {

@@ -3,9 +3,12 @@ package checkpoint
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"math"
 	"strings"
 	"testing"
+
+	"github.com/nexuscore/onceq/internal/logtest"
 )
 
 type shouter interface{ Shout() string }
@@ -51,8 +54,8 @@ func TestStatesThatCannotBeStored(t *testing.T) {
 		{"own methods", "cannot", func(b *bad) { b.Odd = &odd{} }},
 		{"panic", "in MarshalJSON", func(b *bad) { b.Panics = &panicky{} }},
 	} {
-		var l logs
-		rdb, store := mini(t, WithLogger(l.logger()))
+		var l logtest.Log
+		rdb, store := mini(t, WithLogger(l.Logger()))
 		list := []Phase[bad]{
 			{Name: "1", Run: func(context.Context, *bad) error { return nil }},
 			{Name: "2", Run: func(_ context.Context, b *bad) error { c.spoil(b); return nil }},
@@ -63,7 +66,7 @@ func TestStatesThatCannotBeStored(t *testing.T) {
 			t.Errorf("%s: %v, want the run to go on", c.what, err)
 		}
 		out := l.String()
-		if l.lines("ERROR") != 1 || !strings.Contains(out, strings.ReplaceAll(c.names, `"`, `\"`)) || !strings.Contains(out, "phase=2") {
+		if l.Count(slog.LevelError) != 1 || !strings.Contains(out, strings.ReplaceAll(c.names, `"`, `\"`)) || !strings.Contains(out, "phase=2") {
 			t.Errorf("%s: log\n%s\nwant one ERROR line that names %s", c.what, out, c.names)
 		}
 		if s := store.Stats(); s.Unserialisable != 1 || s.Saves != 1 {
@@ -117,8 +120,8 @@ func TestDeepStatesAreRefusedNotLooped(t *testing.T) {
 // C12
 func TestAStateOverTheLimit(t *testing.T) {
 	t.Parallel()
-	var l logs
-	rdb, store := mini(t, WithMaxSize(4096), WithLogger(l.logger()))
+	var l logtest.Log
+	rdb, store := mini(t, WithMaxSize(4096), WithLogger(l.Logger()))
 	var tr trail
 	list := tr.phases("1", "2", "3", "4", "5", "6")
 	grown := append([]Phase[state](nil), list...)
@@ -147,7 +150,7 @@ func TestAStateOverTheLimit(t *testing.T) {
 	if len(unsaved) != 1 || !errors.Is(unsaved[0].Err, ErrTooLarge) || !errors.As(unsaved[0].Err, &se) || se.Phase != "4" || se.Limit != 4096 || se.Size < 5000 {
 		t.Errorf("told %+v, want a SizeError of phase 4", unsaved)
 	}
-	if s := store.Stats(); s.Oversize != 1 || s.Saves != 4 || l.lines("ERROR") != 1 {
+	if s := store.Stats(); s.Oversize != 1 || s.Saves != 4 || l.Count(slog.LevelError) != 1 {
 		t.Errorf("%+v, log %s; want one oversize, four saves, one line", s, &l)
 	}
 	tr.reset()

@@ -1,10 +1,8 @@
 package idempotent_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -14,6 +12,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/nexuscore/onceq/idempotent"
+	"github.com/nexuscore/onceq/internal/logtest"
 )
 
 // dies is a worker that dies in the middle of its work.
@@ -129,8 +128,8 @@ func TestFailureIsToldAfterAnOutage(t *testing.T) {
 func TestTwoRecoverersOnOneGuard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		failed := make(chan idempotent.Failure, 10)
-		var log bytes.Buffer
-		w := newWorld(t, failures(failed), idempotent.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		var log logtest.Log
+		w := newWorld(t, failures(failed), idempotent.WithLogger(log.Logger()))
 		srv := w.serve(w.guard, failsFirst)
 		if err := w.enqueue("k", "x", asynq.Deadline(time.Now().Add(30*time.Second))); err != nil {
 			t.Fatal(err)

@@ -1,13 +1,10 @@
 package idempotent_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"log/slog"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/nexuscore/onceq/idempotent"
+	"github.com/nexuscore/onceq/internal/logtest"
 	"github.com/nexuscore/onceq/internal/redistest"
 )
 
@@ -202,8 +200,8 @@ func TestPresenceRefused(t *testing.T) {
 			}
 			rdb := redis.NewClient(&redis.Options{Addr: srv.Addr, Username: "worker", Password: "secret", DisableIdentity: true})
 			t.Cleanup(func() { _ = rdb.Close() })
-			var log logBuffer
-			g, err := idempotent.New(rdb, idempotent.WithLogger(slog.New(slog.NewTextHandler(&log, nil))), idempotent.WithTTL(2*time.Second))
+			var log logtest.Log
+			g, err := idempotent.New(rdb, idempotent.WithLogger(log.Logger()), idempotent.WithTTL(2*time.Second))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -278,23 +276,6 @@ func waitFor(t *testing.T, what string, ok func() bool) {
 			t.Fatalf("waited in vain: %s", what)
 		}
 	}
-}
-
-type logBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *logBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }
 
 // A process that lives and may no longer subscribe takes itself off the list: that

@@ -3,12 +3,12 @@ package llmcache
 import (
 	"bytes"
 	"encoding/json"
-	"log/slog"
 	"net/http"
 	"net/url"
 	"strings"
 	"testing"
 
+	"github.com/nexuscore/onceq/internal/logtest"
 	"github.com/nexuscore/onceq/internal/redistest"
 )
 
@@ -79,8 +79,8 @@ func TestProvider(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, rdb := redistest.Mini(t)
-			var log lines
-			cache := open(t, rdb, WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+			var log logtest.Log
+			cache := open(t, rdb, WithLogger(log.Logger()))
 			p := &provider{}
 			p.answer = func(_ int64, req *http.Request, _ []byte) (*http.Response, error) {
 				if len(c.answers) == 1 {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/nexuscore/onceq/internal/lease"
+	"github.com/nexuscore/onceq/internal/logtest"
 	"github.com/nexuscore/onceq/internal/redistest"
 )
 
@@ -286,10 +286,10 @@ func TestWaiterCallsItselfInTime(t *testing.T) {
 func TestPausedRedis(t *testing.T) {
 	t.Parallel()
 	server := redistest.Real(t)
-	var log lines
+	var log logtest.Log
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr, DisableIdentity: true, MaxRetries: -1})
 	t.Cleanup(func() { _ = rdb.Close() })
-	c := open(t, rdb, WithTimeout(200*time.Millisecond), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	c := open(t, rdb, WithTimeout(200*time.Millisecond), WithLogger(log.Logger()))
 	var m model
 	do(t, t.Context(), c, &m, "warm")
 	before := c.Stats().Passed
@@ -310,23 +310,6 @@ func TestPausedRedis(t *testing.T) {
 	if got := c.Stats().Passed - before; got != 20 {
 		t.Errorf("Passed = %d, want 20", got)
 	}
-}
-
-type lines struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 func TestLostRunPaysNothingMore(t *testing.T) {

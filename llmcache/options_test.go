@@ -1,11 +1,9 @@
 package llmcache
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math"
 	"net/http"
 	"strings"
@@ -14,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/nexuscore/onceq/internal/logtest"
 	"github.com/nexuscore/onceq/internal/redistest"
 )
 
@@ -162,8 +161,8 @@ func TestSwitch(t *testing.T) {
 			_, rdb := redistest.Mini(t)
 			var n redistest.Counter
 			rdb.AddHook(&n)
-			var log bytes.Buffer
-			c := open(t, rdb, WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+			var log logtest.Log
+			c := open(t, rdb, WithLogger(log.Logger()))
 			var m model
 			ctx, _ := attempt(t, t.Context(), "run", "p")
 			p := &provider{answer: func(n int64, _ *http.Request, _ []byte) (*http.Response, error) { return jsonAnswer(200, chat(n)), nil }}

@@ -126,7 +126,7 @@ func (l *lane) settle(ctx context.Context, r *row, to State, why error, set map[
 		set = map[string]any{}
 	}
 	if why != nil {
-		set["last_error"] = storable(why.Error(), maxLastError)
+		set["last_error"] = database.Storable(why.Error(), maxLastError)
 	}
 	l.o.settling.Store(r.ID, nil)
 	err := l.write(ctx, r, to, set)
@@ -136,7 +136,7 @@ func (l *lane) settle(ctx context.Context, r *row, to State, why error, set map[
 		"attempt", r.Attempts, "from", string(r.Status), "to", string(to),
 	}
 	if why != nil {
-		attrs = append(attrs, "why", storable(why.Error(), maxLastError))
+		attrs = append(attrs, "why", database.Storable(why.Error(), maxLastError))
 	}
 	switch {
 	case errors.Is(err, errStale):

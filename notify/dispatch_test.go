@@ -1,13 +1,10 @@
 package notify
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -17,6 +14,7 @@ import (
 
 	"github.com/nexuscore/onceq/internal/database"
 	"github.com/nexuscore/onceq/internal/dbtest"
+	"github.com/nexuscore/onceq/internal/logtest"
 )
 
 // after calls f after every statement of one kind ("query", "update") of db, and
@@ -234,9 +232,8 @@ func TestSeveralProcessesThroughAnOutage(t *testing.T) {
 func TestLostRepliesOfTheDatabase(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d *dbtest.Database) {
 		c := &channel{name: "d"}
-		var log bytes.Buffer
-		var mu sync.Mutex
-		o := outboxOn(t, d.DB, []Destination{c}, quick(WithLogger(slog.New(slog.NewTextHandler(lockedWriter{&mu, &log}, nil))))...)
+		var log logtest.Log
+		o := outboxOn(t, d.DB, []Destination{c}, quick(WithLogger(log.Logger()))...)
 		var updates atomic.Int64
 		after(t, o.store.db, "update", func(n int, _ *gorm.DB) error {
 			updates.Store(int64(n))
@@ -250,8 +247,6 @@ func TestLostRepliesOfTheDatabase(t *testing.T) {
 		calls, _ := c.count()
 		same(t, "calls", calls, 1)
 		same(t, "updates", updates.Load(), 3) // claim, mark, mark again
-		mu.Lock()
-		defer mu.Unlock()
 		if !strings.Contains(log.String(), `"notify: sent"`) || strings.Contains(log.String(), "another worker") {
 			t.Errorf("log: %s", &log)
 		}

@@ -1,9 +1,7 @@
 package notify
 
 import (
-	"bytes"
 	"fmt"
-	"log/slog"
 	"net/url"
 	"strings"
 	"sync"
@@ -14,6 +12,7 @@ import (
 	gormschema "gorm.io/gorm/schema"
 
 	"github.com/nexuscore/onceq/internal/dbtest"
+	"github.com/nexuscore/onceq/internal/logtest"
 )
 
 // Settings of a host's gorm that change what statements do, and databases whose
@@ -90,27 +89,12 @@ func addTo(dsn, key, value string) string {
 
 // What is logged: transitions, never what people are told.
 func TestLogsTransitionsNotContents(t *testing.T) {
-	var buf bytes.Buffer
-	var mu sync.Mutex
-	log := slog.New(slog.NewTextHandler(lockedWriter{&mu, &buf}, nil))
+	var log logtest.Log
 	db := dbtest.New(t, "sqlite").DB
 	db.Logger = logger.New(nil, logger.Config{LogLevel: logger.Info}) // would panic if it were used
-	o := outboxOn(t, db, []Destination{&channel{name: "d"}}, quick(WithLogger(log))...)
+	o := outboxOn(t, db, []Destination{&channel{name: "d"}}, quick(WithLogger(log.Logger()))...)
 	must(t, o.Enqueue(t.Context(), db, Event{RunID: "r", Type: "done", Payload: "the payload", Content: Content{Text: "the text"}}))
 	drain(t, o)
-	mu.Lock()
-	defer mu.Unlock()
-	_, line, _ := strings.Cut(strings.TrimSpace(buf.String()), " ") // without the time
+	_, line, _ := strings.Cut(strings.TrimSpace(log.String()), " ") // without the time
 	same(t, "log", line, `level=INFO msg="notify: sent" row=1 destination=d run=r event=done generation=1 attempt=1 from=sending to=sent`)
-}
-
-type lockedWriter struct {
-	mu *sync.Mutex
-	b  *bytes.Buffer
-}
-
-func (w lockedWriter) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.b.Write(p)
 }

@@ -4,9 +4,9 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
-	"strings"
 	"time"
-	"unicode/utf8"
+
+	"github.com/nexuscore/onceq/internal/database"
 )
 
 // State is where a notification is on its way.
@@ -89,20 +89,8 @@ func fromMillis(ms int64) time.Time {
 
 func newToken() string { return rand.Text() }
 
-// storable cuts what a destination said to what any of the databases stores.
-func storable(s string, limit int) string {
-	s = strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", ""), "\uFFFD")
-	if len(s) <= limit {
-		return s
-	}
-	for limit > 0 && !utf8.RuneStart(s[limit]) {
-		limit--
-	}
-	return s[:limit]
-}
-
 func encodeReceipt(r Receipt) string {
-	r.ID, r.Channel, r.Link = storable(r.ID, 255), storable(r.Channel, 255), storable(r.Link, 1000)
+	r.ID, r.Channel, r.Link = database.Storable(r.ID, 255), database.Storable(r.Channel, 255), database.Storable(r.Link, 1000)
 	b, err := json.Marshal(r)
 	if err != nil || len(b) > maxReceipt { // escaping can make it longer
 		return "{}"

@@ -191,7 +191,7 @@ func (d *Dispatcher) withdraw(ctx context.Context, row Run, cause error) (Run, e
 	got, changed, err := d.runs.apply(ctx, change{
 		runID: row.RunID, where: "status = ? AND token = 0", args: []any{StatusPending},
 		set: map[string]any{
-			"status": StatusFailed, "error": storable(reason, maxError), "settled": true, "finished_at": d.runs.millis(),
+			"status": StatusFailed, "error": database.Storable(reason, maxError), "settled": true, "finished_at": d.runs.millis(),
 		},
 		entry: Entry{RunID: row.RunID, Kind: KindRunFailed, Generation: 1, Detail: reason},
 		read:  true,

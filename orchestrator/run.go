@@ -13,6 +13,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/nexuscore/onceq/idempotent"
+	"github.com/nexuscore/onceq/internal/database"
 )
 
 // Status is where a run is, as the table has it.
@@ -200,24 +201,12 @@ func (r *Run) input() string {
 	return idempotent.Fingerprint("input", b)
 }
 
-// storable cuts a text to what any of the databases stores.
-func storable(s string, limit int) string {
-	s = strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", ""), "\uFFFD")
-	if len(s) <= limit {
-		return s
-	}
-	for limit > 0 && !utf8.RuneStart(s[limit]) {
-		limit--
-	}
-	return s[:limit]
-}
-
 func errText(err error) string {
 	if err == nil {
 		return ""
 	}
 	// idempotent.Permanent's mark is for asynq and says nothing to people.
-	return storable(strings.ReplaceAll(err.Error(), ": "+asynq.SkipRetry.Error(), ""), maxError)
+	return database.Storable(strings.ReplaceAll(err.Error(), ": "+asynq.SkipRetry.Error(), ""), maxError)
 }
 
 // databaseError (cannot tell) says that the database did not answer as it should:

@@ -82,7 +82,7 @@ func (r *Runs) note(db *gorm.DB, e Entry) error {
 	if e.Kind == "" {
 		return nil
 	}
-	e.At, e.Detail = r.millis(), storable(e.Detail, maxDetail)
+	e.At, e.Detail = r.millis(), database.Storable(e.Detail, maxDetail)
 	return db.Table(r.historyTable()).Create(&e).Error
 }
 
@@ -120,7 +120,7 @@ func isOpen(generation int) []any { return []any{generation, unfinished, StatusF
 // one that is not known: then the generation alone decides. It reports whether
 // this call ended it.
 func (r *Runs) fail(ctx context.Context, runID string, generation int, token int64, attempt int, reason string) (bool, error) {
-	reason = storable(reason, maxError)
+	reason = database.Storable(reason, maxError)
 	c := change{
 		runID: runID, where: open, args: isOpen(generation),
 		set: map[string]any{

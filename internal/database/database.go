@@ -1,6 +1,7 @@
 // Package database holds what packages that keep a table in the host's
 // database share: a handle without the host's settings, transactions that are
-// repeated when the database asks for it, and a lock for migrations.
+// repeated when the database asks for it, text that all of them store, and a lock for
+// migrations.
 package database
 
 import (
@@ -9,6 +10,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
@@ -60,4 +62,17 @@ func Pause(ctx context.Context, d time.Duration) {
 	case <-t.C:
 	case <-ctx.Done():
 	}
+}
+
+// Storable cuts a text to what any of the databases stores in limit bytes: valid
+// UTF-8, without NUL.
+func Storable(s string, limit int) string {
+	s = strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", ""), "\uFFFD")
+	if len(s) <= limit {
+		return s
+	}
+	for limit > 0 && !utf8.RuneStart(s[limit]) {
+		limit--
+	}
+	return s[:limit]
 }

@@ -108,3 +108,23 @@ func TestTransactionIsRepeated(t *testing.T) {
 		t.Error("Pause outlived its context")
 	}
 }
+
+func TestStorable(t *testing.T) {
+	for in, want := range map[string]string{
+		"":             "",
+		"12345678":     "12345678",
+		"123456789":    "12345678",
+		"1234567é":     "1234567", // two bytes, the second over the limit
+		"a\x00b":       "ab",
+		"a\xffb":       "a\uFFFDb",
+		"日本語":          "日本",
+		"\xff\xff\xff": "\uFFFD",
+	} {
+		if got := database.Storable(in, 8); got != want {
+			t.Errorf("Storable(%q, 8) = %q, want %q", in, got, want)
+		}
+	}
+	if got := database.Storable("é", 1); got != "" {
+		t.Errorf("no whole character fits: %q", got)
+	}
+}

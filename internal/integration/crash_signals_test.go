@@ -70,7 +70,7 @@ func TestFrozenWorkerChangesNothing(t *testing.T) {
 			thaw() // its answer waits for it
 			w.signal(p.PID, syscall.SIGCONT)
 			w.until("the thawed attempt has ended", func() bool {
-				return strings.Contains(w.log.tail(1<<20), `msg="onceq: attempt ended" run=`+w.api.runs.Key("7")+" attempt=1")
+				return strings.Contains(w.log.String(), `msg="onceq: attempt ended" run=`+w.api.runs.Key("7")+" attempt=1")
 			})
 			w.awaitEmptyQueue()
 			if d := cmp.Diff(before, w.outside("7")); d != "" {
@@ -143,7 +143,7 @@ func TestHungHandler(t *testing.T) {
 			before := w.outside("7")
 			release()
 			w.until("the hung attempt has ended", func() bool {
-				return strings.Contains(w.log.tail(1<<20), `msg="onceq: attempt ended" run=`+w.api.runs.Key("7")+" attempt=1")
+				return strings.Contains(w.log.String(), `msg="onceq: attempt ended" run=`+w.api.runs.Key("7")+" attempt=1")
 			})
 			w.awaitEmptyQueue()
 			if d := cmp.Diff(before, w.outside("7")); d != "" {

@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -20,6 +19,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/nexuscore/onceq/idempotent"
+	"github.com/nexuscore/onceq/internal/logtest"
 	"github.com/nexuscore/onceq/internal/modelserver"
 	"github.com/nexuscore/onceq/internal/redistest"
 	"github.com/nexuscore/onceq/notify"
@@ -38,7 +38,7 @@ type world struct {
 	model *modelserver.Server
 	slack *notifytest.Slack
 	api   *stack // takes runs in
-	log   syncBuffer
+	log   logtest.Log
 
 	mu     sync.Mutex // guards the fields below
 	seen   map[string]int
@@ -81,7 +81,7 @@ func newWorldOn(t *testing.T, set settings, rdb redis.UniversalClient) *world {
 	t.Cleanup(w.endAll)
 	t.Cleanup(func() {
 		if t.Failed() || os.Getenv("ONCEQ_TEST_LOG") != "" {
-			t.Logf("log of this process and its children:\n%s\n%s", w.log.tail(16<<10), w.queued())
+			t.Logf("log of this process and its children:\n%s\n%s", tail(w.log.String(), 16<<10), w.queued())
 		}
 	})
 	return w
@@ -329,20 +329,4 @@ func (w *world) queued() string {
 	return b.String()
 }
 
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *syncBuffer) tail(n int) string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	s := b.b.Bytes()
-	return string(s[max(0, len(s)-n):])
-}
+func tail(s string, n int) string { return s[max(0, len(s)-n):] }

@@ -1,7 +1,6 @@
 package checkpoint
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -117,39 +116,6 @@ func begin(t testing.TB, rdb redis.UniversalClient, key string, mod ...func(*lea
 
 // again is the config of an attempt after the first.
 func again(c *lease.Config) { c.Attempt = 2 }
-
-// logs is a logger that tests read.
-type logs struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logs) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logs) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
-func (l *logs) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
-
-// lines counts lines at or above a level.
-func (l *logs) lines(levels ...string) int {
-	n := 0
-	for line := range strings.Lines(l.String()) {
-		for _, level := range levels {
-			if strings.Contains(line, "level="+level) {
-				n++
-			}
-		}
-	}
-	return n
-}
 
 var quiet = WithLogger(slog.New(slog.DiscardHandler))
 
