@@ -24,7 +24,7 @@ type Phase[S any] struct {
 // with the state they left; else it starts on initial. It returns the state as
 // the last phase left it.
 //
-// The run is the one whose lease is in ctx, else the one named by [WithKey];
+// The run is the one whose lease is in ctx, else the one named by [ContextWithKey];
 // without either the same code runs and nothing is stored. The snapshot of a
 // run under a lease is dropped by whoever records the run's success; without a
 // lease Run drops it itself once all phases are done. Call Run once for a run,

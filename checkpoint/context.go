@@ -35,12 +35,12 @@ func MustFromContext(ctx context.Context) Position {
 	return pos
 }
 
-// WithKey names the run that ctx belongs to where there is no lease: in a
+// ContextWithKey names the run that ctx belongs to where there is no lease: in a
 // program without a queue, or in a test. [Run] then keeps checkpoints under that
 // key, unfenced: the caller sees to it that a key is worked on once at a time.
 // Under a lease the lease's key counts and this one is ignored. The key is 1 to
 // 512 bytes of UTF-8; Run answers ErrInvalid for another.
-func WithKey(ctx context.Context, key string) context.Context {
+func ContextWithKey(ctx context.Context, key string) context.Context {
 	return context.WithValue(ctx, runNameKey{}, key)
 }
 

@@ -15,7 +15,7 @@ func TestWithoutALease(t *testing.T) {
 	rdb, store := mini(t)
 	var tr trail
 	list := tr.phases("1", "2")
-	ctx := WithKey(t.Context(), "direct")
+	ctx := ContextWithKey(t.Context(), "direct")
 	if _, err := Run(ctx, store, failing(list, "2"), state{}); !errors.Is(err, errBoom) {
 		t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func TestARunWithoutALeaseYieldsToOneWith(t *testing.T) {
 	t.Parallel()
 	rdb, store := mini(t)
 	var tr trail
-	ctx := WithKey(t.Context(), "r")
+	ctx := ContextWithKey(t.Context(), "r")
 	list := tr.phases("1", "2")
 	list[0].Run = func(context.Context, *state) error { begin(t, rdb, "r"); return nil }
 	if _, err := Run(ctx, store, list, state{}); !errors.Is(err, ErrHeld) || tr.String() != "" {

@@ -16,7 +16,7 @@
 // Inside a handler that package idempotent guards, the run is the one whose
 // lease is in the context, and every write asks Redis first whether the lease
 // is still this attempt's: one that was overtaken changes nothing and stops
-// with [ErrLeaseLost]. Elsewhere [WithKey] names the run, unfenced. Without
+// with [ErrLeaseLost]. Elsewhere [ContextWithKey] names the run, unfenced. Without
 // either nothing is stored and the same code runs.
 //
 // # What is promised

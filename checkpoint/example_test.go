@@ -24,7 +24,7 @@ var quiet = checkpoint.WithLogger(slog.New(slog.DiscardHandler)) // the default 
 // A run fails in its second phase; the next attempt goes on there.
 func ExampleRun() {
 	store := checkpoint.NewMemoryStore()
-	ctx := checkpoint.WithKey(context.Background(), "plan-42") // under package idempotent the lease has the key
+	ctx := checkpoint.ContextWithKey(context.Background(), "plan-42") // under package idempotent the lease has the key
 
 	budget := errors.New("no budget yet")
 	phases := []checkpoint.Phase[Plan]{
@@ -56,7 +56,7 @@ func ExampleRun() {
 // The expensive calls inside a phase are not repeated with it.
 func ExampleStep() {
 	store := checkpoint.NewMemoryStore()
-	ctx := checkpoint.WithKey(context.Background(), "report-7")
+	ctx := checkpoint.ContextWithKey(context.Background(), "report-7")
 	crash := errors.New("crash")
 
 	review := func(ctx context.Context, p *Plan) error {
@@ -101,7 +101,7 @@ func ExampleNewRedisStore() {
 		fmt.Println(err)
 		return
 	}
-	ctx := checkpoint.WithKey(context.Background(), "plan-42")
+	ctx := checkpoint.ContextWithKey(context.Background(), "plan-42")
 	_, err = checkpoint.Run(ctx, store, []checkpoint.Phase[Plan]{
 		{Name: "outline", Run: func(context.Context, *Plan) error { return nil }},
 		{Name: "estimate", Run: func(context.Context, *Plan) error {

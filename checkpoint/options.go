@@ -55,7 +55,7 @@ func defaults() config {
 // results and keys of a sealer are never logged.
 func WithLogger(l *slog.Logger) Option { return func(c *config) { c.logger = l } }
 
-// WithPrefix sets the tenant prefix under which runs named by [WithKey] are
+// WithPrefix sets the tenant prefix under which runs named by [ContextWithKey] are
 // kept; "onceq" by default. Under a lease the guard's prefix counts.
 func WithPrefix(prefix string) Option { return func(c *config) { c.prefix = prefix } }
 

@@ -66,7 +66,7 @@ func (r *run) identify(ctx context.Context) error {
 		return nil
 	}
 	if err := runkey.Validate(key); err != nil {
-		return setting.Invalidf("WithKey: %v", err)
+		return setting.Invalidf("ContextWithKey: %v", err)
 	}
 	r.key, r.ref.Base = key, runkey.Base(r.cfg.prefix, key)
 	return nil

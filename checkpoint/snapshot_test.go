@@ -132,7 +132,7 @@ func TestAnotherPayload(t *testing.T) {
 	}
 	// Without a lease the initial state is the payload.
 	_, store := mini(t)
-	ctx := WithKey(t.Context(), "r")
+	ctx := ContextWithKey(t.Context(), "r")
 	var tr trail
 	run := func(want string, s state, opts ...Option) {
 		t.Helper()

@@ -21,7 +21,7 @@ func TestStepsOfManyMegabytes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx := WithKey(t.Context(), fmt.Sprint("run", c.steps))
+		ctx := ContextWithKey(t.Context(), fmt.Sprint("run", c.steps))
 		ran, fail := 0, true
 		work := func(ctx context.Context, s *state) error {
 			for i := range c.steps {

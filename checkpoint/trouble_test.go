@@ -107,7 +107,7 @@ func TestOutage(t *testing.T) {
 		defer func() { _ = rdb.Close() }()
 		var l logtest.Log
 		store := newStore(t, rdb, WithLogger(l.Logger()))
-		ctx := WithKey(t.Context(), "r")
+		ctx := ContextWithKey(t.Context(), "r")
 		var tr trail
 		names := strings.Fields("1 2 3 4 5 6 7 8 9")
 		list := tr.phases(names...)

@@ -32,7 +32,7 @@ func TestInvalidArguments(t *testing.T) {
 		{"same name", func() error { _, err := Run(t.Context(), store, tr.phases("a", "b", "a"), state{}); return err }, `phases[2]: the name "a" is that of phases[0]`},
 		{"nil Run", func() error { _, err := Run(t.Context(), store, []Phase[state]{{Name: "a"}}, state{}); return err }, `phases[0] "a": Run is nil`},
 		{"nil store", func() error { _, err := Run(t.Context(), nil, ok, state{}); return err }, "store is nil"},
-		{"empty key", func() error { _, err := Run(WithKey(t.Context(), ""), store, ok, state{}); return err }, "WithKey: run key is empty"},
+		{"empty key", func() error { _, err := Run(ContextWithKey(t.Context(), ""), store, ok, state{}); return err }, "ContextWithKey: run key is empty"},
 		{"nil option", func() error { _, err := Run(t.Context(), store, ok, state{}, nil); return err }, "option 0 is nil"},
 		{"breaker for Run", func() error {
 			_, err := Run(t.Context(), store, ok, state{}, WithBreaker(1, time.Second))
@@ -110,12 +110,12 @@ func TestValidate(t *testing.T) {
 func TestRunInsideRun(t *testing.T) {
 	t.Parallel()
 	_, store := mini(t)
-	ctx := WithKey(t.Context(), "r")
+	ctx := ContextWithKey(t.Context(), "r")
 	var inner error
 	_, err := Run(ctx, store, []Phase[state]{{Name: "outer", Run: func(ctx context.Context, s *state) error {
 		var tr trail
 		_, inner = Run(ctx, store, tr.phases("x"), *s)
-		if _, err := Run(WithKey(ctx, "another"), store, tr.phases("x"), *s); err != nil {
+		if _, err := Run(ContextWithKey(ctx, "another"), store, tr.phases("x"), *s); err != nil {
 			t.Errorf("another run inside: %v, want nil", err)
 		}
 		return nil

@@ -92,7 +92,7 @@ func TestResumedPhasePaysOnce(t *testing.T) {
 	if err := b.model.Fail(1, modelserver.Error(500).In("implementation", "usage")); err != nil {
 		t.Fatal(err)
 	}
-	ctx := checkpoint.WithKey(t.Context(), "run-2")
+	ctx := checkpoint.ContextWithKey(t.Context(), "run-2")
 	store := checkpoint.NewMemoryStore()
 	start := State{Run: "run-2", Goal: goal}
 	if _, err := checkpoint.Run(ctx, store, b.phases(), start, quiet); err == nil {
