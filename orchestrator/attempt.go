@@ -72,8 +72,8 @@ func (w *attempt) stale(row Run) error {
 	return &StaleError{RunID: w.runID, Token: w.Token(), Generation: w.Generation(), Has: row}
 }
 
-func (w *attempt) entry(kind Kind) Entry {
-	return Entry{RunID: w.runID, Kind: kind, Generation: w.Generation(), Attempt: w.Number()}
+func (w *attempt) entry(kind HistoryKind) HistoryEntry {
+	return HistoryEntry{RunID: w.runID, Kind: kind, Generation: w.Generation(), Attempt: w.Number()}
 }
 
 // mine is a change that only the attempt that the row belongs to may make.
@@ -157,7 +157,7 @@ func (w *attempt) end(ctx context.Context, err error) error {
 func (w *attempt) observe(ctx context.Context) func(checkpoint.Event) {
 	return func(e checkpoint.Event) {
 		set := map[string]any{"phase": e.Phase, "phases_done": e.Index, "phases_total": e.Total}
-		var kind Kind
+		var kind HistoryKind
 		switch e.Kind {
 		case checkpoint.EventStarted:
 		case checkpoint.EventFinished:

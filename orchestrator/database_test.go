@@ -145,7 +145,7 @@ func TestSubmittedAtOnceOnEveryDatabase(t *testing.T) {
 		if accepted.Load() != 1 {
 			t.Errorf("%d of 16 were accepted, want 1", accepted.Load())
 		}
-		diff(t, "history", w.kinds("7"), []orchestrator.Kind{"created"})
+		diff(t, "history", w.kinds("7"), []orchestrator.HistoryKind{"created"})
 	})
 }
 

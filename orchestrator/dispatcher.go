@@ -159,7 +159,7 @@ func (r *Runs) insert(ctx context.Context, row Run) (got Run, fresh bool, err er
 		if err := tx.Table(r.table).Create(&got).Error; err != nil {
 			return err
 		}
-		return r.note(tx, Entry{RunID: row.RunID, Kind: KindCreated, Generation: 1})
+		return r.note(tx, HistoryEntry{RunID: row.RunID, Kind: KindCreated, Generation: 1})
 	})
 	if err == nil {
 		return got, true, nil
@@ -178,7 +178,7 @@ func (r *Runs) discard(ctx context.Context, row Run) {
 		if res.Error != nil || res.RowsAffected == 0 {
 			return res.Error
 		}
-		return tx.Table(r.historyTable()).Where("run_id = ?", row.RunID).Delete(&Entry{}).Error
+		return tx.Table(r.historyTable()).Where("run_id = ?", row.RunID).Delete(&HistoryEntry{}).Error
 	})
 	if err != nil { // the sweeper meets the same refusal and fails the run
 		r.log(row.RunID).Error("onceq: refused run not removed", "err", err)
@@ -193,7 +193,7 @@ func (d *Dispatcher) withdraw(ctx context.Context, row Run, cause error) (Run, e
 		set: map[string]any{
 			"status": StatusFailed, "error": database.Storable(reason, maxError), "settled": true, "finished_at": d.runs.millis(),
 		},
-		entry: Entry{RunID: row.RunID, Kind: KindRunFailed, Generation: 1, Detail: reason},
+		entry: HistoryEntry{RunID: row.RunID, Kind: KindRunFailed, Generation: 1, Detail: reason},
 		read:  true,
 	})
 	if err == nil && !changed { // it was enqueued after all, and has begun
@@ -292,7 +292,7 @@ func (r *Runs) reopen(ctx context.Context, row Run, fromScratch bool) (Run, bool
 	}
 	return r.apply(ctx, change{
 		runID: row.RunID, where: "status = ? AND generation = ?", args: []any{StatusFailed, row.Generation}, set: set,
-		entry: Entry{RunID: row.RunID, Kind: KindRerunRequested, Generation: row.Generation + 1, Detail: how}, read: true,
+		entry: HistoryEntry{RunID: row.RunID, Kind: KindRerunRequested, Generation: row.Generation + 1, Detail: how}, read: true,
 	})
 }
 

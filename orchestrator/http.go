@@ -143,7 +143,7 @@ func (a *api) history(w http.ResponseWriter, r *http.Request) {
 		a.refuse(w, err, nil)
 		return
 	}
-	writeJSON(w, http.StatusOK, "application/json", map[string]any{"run_id": run.RunID, "history": append([]Entry{}, list...)})
+	writeJSON(w, http.StatusOK, "application/json", map[string]any{"run_id": run.RunID, "history": append([]HistoryEntry{}, list...)})
 }
 
 func (a *api) rerun(w http.ResponseWriter, r *http.Request) {

@@ -45,7 +45,7 @@ func TestJSONForms(t *testing.T) {
 		Generation: 1, Token: 5, Attempts: 1, Phase: "planning", PhasesDone: 2, PhasesTotal: 7, FromScratch: true, Settled: true,
 		Revision: 9, CreatedAt: 946684800000, UpdatedAt: 946684800001, StartedAt: 946684800500,
 	}
-	entry := orchestrator.Entry{ID: 1, RunID: "7", At: 946684800000, Kind: "phase_finished", Generation: 1, Attempt: 1, Phase: "planning", DurationMS: 5}
+	entry := orchestrator.HistoryEntry{ID: 1, RunID: "7", At: 946684800000, Kind: "phase_finished", Generation: 1, Attempt: 1, Phase: "planning", DurationMS: 5}
 	for want, v := range map[string]any{
 		`{"id":3,"run_id":"7","requirement":"a \u003cb\u003e","parameters":{"depth":9007199254740993},"status":"RUNNING","generation":1,` +
 			`"attempts":1,"phase":"planning","phases_done":2,"phases_total":7,"created_at":"2000-01-01T00:00:00.000Z",` +

@@ -93,7 +93,7 @@ func (r *Runs) verify(db *gorm.DB) error {
 func (r *Runs) verifyTable(db *gorm.DB, table string) error {
 	var model any = Run{}
 	if table != r.table {
-		model = Entry{}
+		model = HistoryEntry{}
 	}
 	cols, err := db.Migrator().ColumnTypes(table)
 	if err != nil {

@@ -40,7 +40,7 @@ func TestARunFromPostToSuccess(t *testing.T) {
 			t.Errorf("%d phases were run, want 7", n)
 		}
 		diff(t, "notifications", w.notes(), []string{"orchestrator_complete/1"})
-		diff(t, "history", w.kinds("7"), []orchestrator.Kind{
+		diff(t, "history", w.kinds("7"), []orchestrator.HistoryKind{
 			"created", "attempt_begun", "phase_finished", "phase_finished", "phase_finished", "phase_finished",
 			"phase_finished", "phase_finished", "phase_finished", "succeeded",
 		})
@@ -69,7 +69,7 @@ func TestAFailedAttemptResumesWhereItWas(t *testing.T) {
 		if run := w.status("7"); run.Attempts != 3 || run.Error != "" || run.Result != `{"phases":7}` {
 			t.Errorf("run: %+v", run)
 		}
-		diff(t, "history", w.kinds("7"), []orchestrator.Kind{
+		diff(t, "history", w.kinds("7"), []orchestrator.HistoryKind{
 			"created", "attempt_begun", "phase_finished", "phase_finished", "phase_finished", "phase_failed", "attempt_failed",
 			"attempt_begun", "resumed", "phase_failed", "attempt_failed",
 			"attempt_begun", "resumed", "phase_finished", "phase_finished", "phase_finished", "phase_finished", "succeeded",

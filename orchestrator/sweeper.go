@@ -238,7 +238,7 @@ func (d *Dispatcher) carryOut(ctx context.Context, row Run, seen idempotent.Run,
 	// The row rests anew; a worker may have taken it already, which is as well.
 	_, _, err = d.runs.apply(ctx, change{
 		runID: row.RunID, where: "1 = 1", set: map[string]any{},
-		entry: Entry{RunID: row.RunID, Kind: KindRedelivered, Generation: row.Generation, Detail: why},
+		entry: HistoryEntry{RunID: row.RunID, Kind: KindRedelivered, Generation: row.Generation, Detail: why},
 	})
 	if err != nil {
 		d.runs.log(row.RunID).Warn("onceq: history not written", "err", err)
@@ -274,7 +274,7 @@ func (r *Runs) adopt(ctx context.Context, row Run, seen idempotent.Run) (bool, e
 	}
 	_, changed, err := r.apply(ctx, change{
 		runID: row.RunID, where: "status IN ? AND token <= ?", args: []any{unfinished, seen.Token}, set: set,
-		entry: Entry{RunID: row.RunID, Kind: KindRunSucceeded, Generation: row.Generation, Attempt: seen.Attempt, Detail: "as Redis has it"},
+		entry: HistoryEntry{RunID: row.RunID, Kind: KindRunSucceeded, Generation: row.Generation, Attempt: seen.Attempt, Detail: "as Redis has it"},
 		tell:  true,
 	})
 	return changed, err

@@ -79,7 +79,7 @@ func TestACrashBetweenCommitAndEnqueue(t *testing.T) {
 		if n := w.team.total(); n != 7 {
 			t.Errorf("%d phases were run, want 7", n)
 		}
-		diff(t, "history", w.kinds("7")[:3], []orchestrator.Kind{"created", "redelivered", "attempt_begun"})
+		diff(t, "history", w.kinds("7")[:3], []orchestrator.HistoryKind{"created", "redelivered", "attempt_begun"})
 	})
 }
 

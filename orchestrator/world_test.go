@@ -244,11 +244,11 @@ func (w *world) notes() []string {
 	return list
 }
 
-func (w *world) kinds(runID string) []orchestrator.Kind {
+func (w *world) kinds(runID string) []orchestrator.HistoryKind {
 	w.t.Helper()
 	entries, err := w.runs.History(w.t.Context(), runID)
 	w.must(err)
-	list := []orchestrator.Kind{}
+	list := []orchestrator.HistoryKind{}
 	for _, e := range entries {
 		list = append(list, e.Kind)
 	}

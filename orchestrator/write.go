@@ -19,9 +19,9 @@ type change struct {
 	where string
 	args  []any
 	set   map[string]any
-	entry Entry // of the history; without a Kind none
-	read  bool  // the row is wanted back
-	tell  bool  // the run has ended: people are told
+	entry HistoryEntry // of the history; without a Kind none
+	read  bool         // the row is wanted back
+	tell  bool         // the run has ended: people are told
 }
 
 // apply makes the change, its history and the notification, all or nothing. changed
@@ -78,7 +78,7 @@ func (r *Runs) update(db *gorm.DB, c change) (bool, error) {
 }
 
 // note adds a line to a run's history.
-func (r *Runs) note(db *gorm.DB, e Entry) error {
+func (r *Runs) note(db *gorm.DB, e HistoryEntry) error {
 	if e.Kind == "" {
 		return nil
 	}
@@ -127,7 +127,7 @@ func (r *Runs) fail(ctx context.Context, runID string, generation int, token int
 			"status": StatusFailed, "generation": generation, "error": reason,
 			"finished_at": r.millis(), "settled": true,
 		},
-		entry: Entry{RunID: runID, Kind: KindRunFailed, Generation: generation, Attempt: attempt, Detail: reason},
+		entry: HistoryEntry{RunID: runID, Kind: KindRunFailed, Generation: generation, Attempt: attempt, Detail: reason},
 		tell:  true,
 	}
 	if token > 0 {

@@ -94,7 +94,7 @@ func (v *supervisor) summarise(err error) summary {
 
 // countPhases: a phase was executed when the database says that it finished, and
 // when its worker was killed in it.
-func (v *supervisor) countPhases(s *summary, history []orchestrator.Entry) {
+func (v *supervisor) countPhases(s *summary, history []orchestrator.HistoryEntry) {
 	for _, e := range history {
 		if e.Kind == orchestrator.KindPhaseFinished || e.Kind == orchestrator.KindPhaseFailed || e.Kind == orchestrator.KindPhaseUnsaved {
 			s.Executed[e.Phase]++
@@ -102,7 +102,7 @@ func (v *supervisor) countPhases(s *summary, history []orchestrator.Entry) {
 	}
 	for i, k := range v.killed {
 		s.Executed[k.phase]++
-		begun := slices.IndexFunc(history, func(e orchestrator.Entry) bool {
+		begun := slices.IndexFunc(history, func(e orchestrator.HistoryEntry) bool {
 			return e.Kind == orchestrator.KindAttemptBegun && !e.At.Time().Before(k.at.Truncate(time.Millisecond))
 		})
 		if begun < 0 {
@@ -140,7 +140,7 @@ func (v *supervisor) countCalls(s *summary) {
 }
 
 // retell adds what only the database knows, in order.
-func (v *supervisor) retell(history []orchestrator.Entry) {
+func (v *supervisor) retell(history []orchestrator.HistoryEntry) {
 	_, _ = fmt.Fprintln(v.story.w, "\nthe run, as the database has it:")
 	for _, e := range history {
 		text := strings.ReplaceAll(string(e.Kind), "_", " ")

@@ -22,8 +22,8 @@ type evidence struct {
 	Entries  []entry
 	Troubles []trouble
 	Rows     map[string]orchestrator.Run
-	Ends     map[string][]orchestrator.Kind // outcomes in the history, by run
-	States   map[string]idempotent.State    // in Redis
+	Ends     map[string][]orchestrator.HistoryKind // outcomes in the history, by run
+	States   map[string]idempotent.State           // in Redis
 	Calls    []modelserver.Call
 	Seen     []string // messages in the channel
 	Outbox   map[notify.State]int64
@@ -37,7 +37,7 @@ type evidence struct {
 
 func (v *supervisor) evidence(ctx context.Context) (evidence, error) {
 	e := evidence{Plan: v.plan, TTL: v.ttl, Began: v.began, Ended: time.Now(), Entries: v.witness.entries(), Calls: v.model.Calls(),
-		Rows: map[string]orchestrator.Run{}, Ends: map[string][]orchestrator.Kind{}, States: map[string]idempotent.State{}, Outbox: map[notify.State]int64{},
+		Rows: map[string]orchestrator.Run{}, Ends: map[string][]orchestrator.HistoryKind{}, States: map[string]idempotent.State{}, Outbox: map[notify.State]int64{},
 		Stops: v.stops, Accepted: v.accepted, Skipped: v.skipped}
 	e.Troubles = append(told(e.Entries, e.Ended), v.troubles...)
 	for _, r := range v.plan.Runs {

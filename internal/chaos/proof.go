@@ -27,7 +27,7 @@ func prove(e evidence) *proof {
 	return p
 }
 
-func (e evidence) want(r runSpec) (orchestrator.Status, idempotent.State, orchestrator.Kind) {
+func (e evidence) want(r runSpec) (orchestrator.Status, idempotent.State, orchestrator.HistoryKind) {
 	if r.Fault == "fatal" {
 		return orchestrator.StatusFailed, idempotent.StateFailed, orchestrator.KindRunFailed
 	}
@@ -48,7 +48,7 @@ func (e evidence) outcomes() *claim {
 			c.against("%s is %s, want %s (%s)", r.ID, row.Status, status, row.Error)
 		case e.States[r.ID] != state:
 			c.against("%s is %s in the table and %s in Redis", r.ID, row.Status, e.States[r.ID])
-		case !slices.Equal(e.Ends[r.ID], []orchestrator.Kind{kind}):
+		case !slices.Equal(e.Ends[r.ID], []orchestrator.HistoryKind{kind}):
 			c.against("%s has the outcomes %v in its history", r.ID, e.Ends[r.ID])
 		case status == orchestrator.StatusSuccess && string(row.Result) != string(all):
 			c.against("%s has the result %s", r.ID, row.Result)

@@ -29,7 +29,7 @@ func story() evidence {
 		Plan: plan{Runs: []runSpec{{ID: "run-0001", Twice: true}}}, TTL: 4 * time.Second, Began: epoch, Ended: at(100),
 		Troubles: []trouble{{Kind: killed, Process: "w1.1", From: at(15), Until: at(15)}},
 		Rows:     map[string]orchestrator.Run{"run-0001": {Status: orchestrator.StatusSuccess}},
-		Ends:     map[string][]orchestrator.Kind{"run-0001": {orchestrator.KindRunSucceeded}},
+		Ends:     map[string][]orchestrator.HistoryKind{"run-0001": {orchestrator.KindRunSucceeded}},
 		States:   map[string]idempotent.State{"run-0001": idempotent.StateSucceeded},
 		Seen:     []string{"run-0001 is to be done once: done"}, Outbox: map[notify.State]int64{notify.StateSent: 1},
 		Accepted: map[string]int{"run-0001": 1},

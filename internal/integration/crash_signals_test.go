@@ -17,7 +17,7 @@ import (
 // outside is all that a worker could have changed of a run.
 type outside struct {
 	Row      orchestrator.Run
-	History  []orchestrator.Entry
+	History  []orchestrator.HistoryEntry
 	Redis    map[string]string
 	Messages int
 	Told     []notify.Entry
