@@ -1,13 +1,13 @@
 package checkpoint
 
 import (
-	"encoding"
 	"encoding/json"
 	"fmt"
 	"math"
 	"reflect"
-	"strings"
 	"unicode/utf8"
+
+	"github.com/nexuscore/onceq/checkpoint/internal/jsonrules"
 )
 
 // culprit returns the path of the first value inside v that encoding/json
@@ -59,23 +59,11 @@ func (w *walker) find(v any) string {
 	return w.walk(rv.Type().String(), rv, 0)
 }
 
-var (
-	jsonMarshaler = reflect.TypeFor[json.Marshaler]()
-	textMarshaler = reflect.TypeFor[encoding.TextMarshaler]()
-)
-
-// marshalsItself reports whether encoding/json leaves t to its own methods.
-func marshalsItself(t reflect.Type) bool {
-	p := reflect.PointerTo(t)
-	return t.Implements(jsonMarshaler) || p.Implements(jsonMarshaler) ||
-		t.Implements(textMarshaler) || p.Implements(textMarshaler)
-}
-
 func (w *walker) walk(path string, v reflect.Value, depth int) string {
 	if depth > maxWalkDepth {
 		return ""
 	}
-	if marshalsItself(v.Type()) {
+	if jsonrules.MarshalsItself(v.Type()) {
 		if v.Kind() == reflect.Pointer && v.IsNil() || !v.CanInterface() {
 			return ""
 		}
@@ -130,7 +118,7 @@ func (w *walker) inside(path string, v reflect.Value, depth int) string {
 	case reflect.Struct:
 		for i := range v.NumField() {
 			f := v.Type().Field(i)
-			if skipped(f) {
+			if jsonrules.Skipped(f) {
 				continue
 			}
 			if found := w.walk(path+"."+f.Name, v.Field(i), depth); found != "" {
@@ -139,38 +127,4 @@ func (w *walker) inside(path string, v reflect.Value, depth int) string {
 		}
 	}
 	return ""
-}
-
-// skipped reports whether encoding/json leaves a struct field out.
-func skipped(f reflect.StructField) bool {
-	if f.Tag.Get("json") == "-" {
-		return true
-	}
-	if f.Anonymous {
-		t := f.Type
-		if t.Kind() == reflect.Pointer {
-			t = t.Elem()
-		}
-		return !f.IsExported() && t.Kind() != reflect.Struct
-	}
-	return !f.IsExported()
-}
-
-// fieldName is how encoding/json calls a field; "" for an embedded struct whose
-// fields count as the outer one's.
-func fieldName(f reflect.StructField) string {
-	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-	if name != "" {
-		return name
-	}
-	if f.Anonymous {
-		t := f.Type
-		if t.Kind() == reflect.Pointer {
-			t = t.Elem()
-		}
-		if t.Kind() == reflect.Struct && !marshalsItself(t) {
-			return ""
-		}
-	}
-	return f.Name
 }

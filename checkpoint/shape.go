@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/nexuscore/onceq/checkpoint/internal/jsonrules"
 )
 
 // shape is what a JSON value of a Go type can look like: a set with one hash
@@ -95,7 +97,7 @@ func (b *shapeBuilder) add(path string, t reflect.Type, outer []reflect.Type) {
 		b.fragile = true // unknown, and no end in sight for some types
 		return
 	}
-	if marshalsItself(t) {
+	if jsonrules.MarshalsItself(t) {
 		b.put(path, "own "+t.String())
 		b.fragile = b.fragile || !slices.Contains(sound, t.PkgPath())
 		return
@@ -113,7 +115,7 @@ func (b *shapeBuilder) add(path string, t reflect.Type, outer []reflect.Type) {
 		b.put(path, "object")
 		b.addFields(path, t, outer)
 	case reflect.Slice:
-		if t.Elem().Kind() == reflect.Uint8 && !marshalsItself(t.Elem()) {
+		if t.Elem().Kind() == reflect.Uint8 && !jsonrules.MarshalsItself(t.Elem()) {
 			b.put(path, "bytes")
 			return
 		}
@@ -139,10 +141,10 @@ var sound = []string{"time", "encoding/json", "math/big", "net/netip"}
 func (b *shapeBuilder) addFields(path string, t reflect.Type, outer []reflect.Type) {
 	for i := range t.NumField() {
 		f := t.Field(i)
-		if skipped(f) {
+		if jsonrules.Skipped(f) {
 			continue
 		}
-		name := fieldName(f)
+		name := jsonrules.FieldName(f)
 		if name == "" {
 			b.add(path, f.Type, outer)
 			continue

@@ -1,8 +1,6 @@
 package checkpointtest
 
 import (
-	"encoding"
-	"encoding/json"
 	"fmt"
 	"reflect"
 	"slices"
@@ -10,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nexuscore/onceq/checkpoint"
+	"github.com/nexuscore/onceq/checkpoint/internal/jsonrules"
 )
 
 // RoundTrip fails the test for everything in value, or in its type, that would
@@ -75,16 +74,10 @@ func (c *comparer) skip(typePath string) bool {
 	return len(typePath) > 1 && slices.Contains(c.transient, typePath[1:])
 }
 
-var (
-	jsonMarshaler = reflect.TypeFor[json.Marshaler]()
-	textMarshaler = reflect.TypeFor[encoding.TextMarshaler]()
-)
-
 // opaque reports whether a type is encoded by its own methods: then only its
-// value can be judged.
+// value can be judged. An interface is not: what is in it need not come back.
 func opaque(t reflect.Type) bool {
-	p := reflect.PointerTo(t)
-	return p.Implements(jsonMarshaler) || p.Implements(textMarshaler)
+	return t.Kind() != reflect.Interface && jsonrules.MarshalsItself(t)
 }
 
 // checkType reports what no value of the type keeps; outer are the types around.
@@ -114,17 +107,13 @@ func (c *comparer) checkType(path string, t reflect.Type, outer []reflect.Type) 
 			case c.skip(at):
 			case f.Tag.Get("json") == "-":
 				c.fail(at, `is tagged json:"-" and is lost`)
-			case !f.IsExported() && !(f.Anonymous && isStruct(f.Type)):
+			case jsonrules.Skipped(f):
 				c.fail(at, "is unexported and is lost")
 			default:
 				c.checkType(at, f.Type, outer)
 			}
 		}
 	}
-}
-
-func isStruct(t reflect.Type) bool {
-	return t.Kind() == reflect.Struct || t.Kind() == reflect.Pointer && t.Elem().Kind() == reflect.Struct
 }
 
 // compare reports the differences. What is left out by design has been
@@ -162,7 +151,7 @@ func (c *comparer) compareInside(path, typePath string, want, got reflect.Value)
 	switch want.Kind() {
 	case reflect.Struct:
 		for f := range want.Type().Fields() {
-			if f.Tag.Get("json") == "-" || !f.IsExported() && !f.Anonymous {
+			if jsonrules.Skipped(f) {
 				continue
 			}
 			at := "." + f.Name

@@ -1,6 +1,7 @@
 package checkpointtest_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -123,6 +124,7 @@ func TestRoundTripFindsWhatIsLost(t *testing.T) {
 	check(t, struct{ F func() }{func() {}}, []string{".F is a func", "cannot be stored"})
 	check(t, struct{ C map[string]chan int }{}, []string{".C{} is a chan"})
 	check(t, struct{ I face }{}, []string{".I is of interface type checkpointtest_test.face"})
+	check(t, struct{ M json.Marshaler }{}, []string{".M is of interface type json.Marshaler"})
 	check(t, struct{ A any }{7}, []string{".A was a int and comes back as a float64"})
 	check(t, map[string]any{"n": int64(1) << 60}, []string{`["n"] was a int64`})
 	check(t, struct{ S string }{"\xff"}, []string{".S: string is not valid UTF-8"})
