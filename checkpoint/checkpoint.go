@@ -28,7 +28,7 @@ type Phase[S any] struct {
 // without either the same code runs and nothing is stored. The snapshot of a
 // run under a lease is dropped by whoever records the run's success; without a
 // lease Run drops it itself once all phases are done. Call Run once for a run,
-// with all its phases.
+// with all its phases: 1 to 1000.
 //
 // Errors: a [*PhaseError] with what a phase returned; ctx's error when ctx
 // ended, after the phase that had ended was saved; [ErrLeaseLost] or [ErrHeld]

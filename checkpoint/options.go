@@ -9,14 +9,6 @@ import (
 	"github.com/nexuscore/onceq/internal/setting"
 )
 
-// Defaults of the options.
-const (
-	DefaultPrefix  = "onceq"
-	DefaultTTL     = 24 * time.Hour
-	DefaultTimeout = time.Second
-	DefaultMaxSize = 16 << 20
-)
-
 // Option configures a store or a run. Options given to [NewRedisStore] hold for
 // every run on that store; options given to [Run] go over them.
 type Option func(*config)
@@ -46,8 +38,8 @@ type breakerConfig struct {
 
 func defaults() config {
 	return config{
-		logger: slog.Default(), prefix: DefaultPrefix, ttl: DefaultTTL, timeout: DefaultTimeout,
-		maxSize: DefaultMaxSize, version: 1, codec: JSON,
+		logger: slog.Default(), prefix: "onceq", ttl: 24 * time.Hour, timeout: time.Second,
+		maxSize: 16 << 20, version: 1, codec: JSON,
 	}
 }
 

@@ -8,11 +8,11 @@ import (
 	"github.com/nexuscore/onceq/internal/setting"
 )
 
-// Limits of a list of phases.
-const (
-	MaxPhases  = 1000 // phases in a list
-	MaxNameLen = 256  // bytes in the name of a phase or a step
-)
+// MaxNameLen is how many bytes the name of a phase or a step may have, for programs
+// that make names from data.
+const MaxNameLen = 256
+
+const maxPhases = 1000 // in a list
 
 // Validate returns the error with which [Run] would refuse its arguments, or nil.
 // Call it at start: to a Run that is refused for these every attempt is the same.
@@ -73,8 +73,8 @@ func validName(name string) error {
 }
 
 func validNames(names []string) error {
-	if n := len(names); n == 0 || n > MaxPhases {
-		return setting.Invalidf("phases: %d given, 1 to %d are allowed", n, MaxPhases)
+	if n := len(names); n == 0 || n > maxPhases {
+		return setting.Invalidf("phases: %d given, 1 to %d are allowed", n, maxPhases)
 	}
 	seen := make(map[string]int, len(names))
 	for i, name := range names {
