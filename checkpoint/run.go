@@ -101,7 +101,8 @@ func (r *run) resume(ctx context.Context, fresh func() any, initial any) (any, e
 	case err != nil && trouble(err):
 		// What lies there is not known, so no step may match it.
 		r.basis = r.based("?" + rand.Text())
-		return initial, r.troubled(ctx, "load", err)
+		r.troubled(ctx, "load", err)
+		return initial, nil
 	case err != nil:
 		return initial, r.refused(err)
 	case !found:
@@ -201,7 +202,8 @@ func (r *run) save(ctx context.Context, p *phaseRun, state any) (unsaved, fatal 
 		r.count.saves.Add(1)
 		return nil, nil
 	case trouble(err):
-		return err, r.troubled(ctx, "save", err)
+		r.troubled(ctx, "save", err)
+		return err, nil
 	}
 	return nil, r.refused(err)
 }
@@ -215,7 +217,7 @@ func (r *run) end(ctx context.Context) {
 	short, cancel := r.detach(ctx)
 	defer cancel()
 	if err := r.store.Clear(short, r.ref, r.names); trouble(err) {
-		_ = r.troubled(ctx, "clear", err)
+		r.troubled(ctx, "clear", err)
 	}
 }
 
@@ -240,10 +242,9 @@ func (r *run) bound(parts ...string) []byte {
 
 // troubled records that the store gave no answer, which ends no run. The store
 // logs; a line for each call would bury everything else in an outage.
-func (r *run) troubled(ctx context.Context, op string, err error) error {
+func (r *run) troubled(ctx context.Context, op string, err error) {
 	r.count.passThroughs.Add(1)
 	r.log(ctx, slog.LevelDebug, "onceq: checkpoint passed through", "op", op, "err", err)
-	return nil
 }
 
 // refused records that the run is another's.

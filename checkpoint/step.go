@@ -166,7 +166,7 @@ func (p *phaseRun) stored(ctx context.Context, name string) ([]byte, error) {
 		case err == nil:
 			p.kept = kept
 		case trouble(err):
-			_ = r.troubled(ctx, "load steps", err)
+			r.troubled(ctx, "load steps", err)
 		default:
 			p.refused = r.refused(err)
 		}
@@ -220,7 +220,8 @@ func (p *phaseRun) keep(ctx context.Context, name string, result any) error {
 		r.count.steps.Add(1)
 		return nil
 	case trouble(err):
-		return r.troubled(ctx, "step", err)
+		r.troubled(ctx, "step", err)
+		return nil
 	default:
 		return fmt.Errorf("%s: %w", place(p.name, name), r.refused(err))
 	}

@@ -46,8 +46,8 @@ type Store interface {
 	Save(ctx context.Context, run Ref, phase string, snapshot []byte) error
 
 	// LoadSteps returns the results that SaveStep stored for the phase under the
-	// same basis, by name of the step. It is the one call whose answer has no bound in
-	// size; its context leaves it thirty times the timeout of the others.
+	// same basis, by name of the step. Its answer may be large, so its context allows
+	// thirty times the usual timeout.
 	LoadSteps(ctx context.Context, run Ref, phase, basis string) (map[string][]byte, error)
 
 	// SaveStep stores the result of a step. The basis names the snapshot that the

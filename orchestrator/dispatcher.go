@@ -331,7 +331,7 @@ func (d *Dispatcher) Redeliver(ctx context.Context, runID string) error {
 		return err
 	}
 	how := d.decide(row, seen, 0)
-	if how == leave {
+	if how == verdictLeave {
 		return d.exists(ctx, row)
 	}
 	return d.carryOut(ctx, row, seen, how, "asked for")

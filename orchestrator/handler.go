@@ -84,7 +84,7 @@ func (h *Handler[S]) ProcessTask(ctx context.Context, t *asynq.Task) error {
 	if err != nil {
 		return w.end(ctx, err)
 	}
-	h.leave(w, result)
+	h.keepResult(w, result)
 	return nil
 }
 
@@ -95,7 +95,7 @@ func (h *Handler[S]) notBegun(w *attempt, run Run, err error) error {
 	switch err {
 	case errSucceeded:
 		w.log.Info("onceq: run skipped, its row says SUCCESS")
-		h.leave(w, run.Result)
+		h.keepResult(w, run.Result)
 		return nil
 	case errFailed:
 		return idempotent.Permanent(fmt.Errorf("%w: %s", idempotent.ErrAlreadyFailed, run.Error))
@@ -106,8 +106,9 @@ func (h *Handler[S]) notBegun(w *attempt, run Run, err error) error {
 	return err
 }
 
-// leave hands the result to the guard, which keeps it for duplicates; the row has it.
-func (h *Handler[S]) leave(w *attempt, result JSON) {
+// keepResult hands the result to the guard, which keeps it for duplicates; the row has
+// it already.
+func (h *Handler[S]) keepResult(w *attempt, result JSON) {
 	if result == "" {
 		return
 	}

@@ -107,7 +107,7 @@ type Run struct {
 	Error       string `gorm:"column:error" json:"error,omitempty"`     // of the last attempt that failed; at most 2,000 bytes
 	Result      JSON   `gorm:"column:result" json:"result,omitempty"`   // what Orchestration.Result returned
 	FromScratch bool   `gorm:"column:from_scratch" json:"-"`            // of the last rerun
-	Settled     bool   `gorm:"column:settled" json:"-"`                 // it has ended and people were told: the sweeper passes by
+	Settled     bool   `gorm:"column:settled" json:"-"`                 // it has ended and people were told: the sweeper skips it
 	Revision    int64  `gorm:"column:revision" json:"-"`                // grows with every write of the row
 	CreatedAt   Millis `gorm:"column:created_at;autoCreateTime:false" json:"created_at"`
 	UpdatedAt   Millis `gorm:"column:updated_at;autoUpdateTime:false" json:"updated_at"`

@@ -145,10 +145,10 @@ func (s *Sweeper) look(ctx context.Context, row Run) (did bool, err error) {
 		return false, err
 	}
 	how := d.decide(row, seen, s.threshold)
-	if how == leave {
+	if how == verdictLeave {
 		return false, nil
 	}
-	if how == enqueue || how == redeliver { // a long queue is no loss
+	if how == verdictEnqueue || how == verdictRedeliver { // a long queue is no loss
 		if waits, err := d.guard.Waiting(seen, d.queue); waits || err != nil {
 			return false, err
 		}
@@ -168,34 +168,34 @@ func (s *Sweeper) look(ctx context.Context, row Run) (did bool, err error) {
 type verdict string
 
 const (
-	leave     verdict = "leave"     // somebody is at it, or will be
-	enqueue   verdict = "enqueue"   // it never got a delivery, or Redis forgot it
-	redeliver verdict = "redeliver" // its delivery is lost
-	rerun     verdict = "rerun"     // Redis never heard of the row's generation
-	toFailed  verdict = "fail"      // it has failed, the row does not say so
-	toSuccess verdict = "succeed"   // it has succeeded, the row does not say so
-	refuse    verdict = "refuse"    // the key is another task's: the run can never be enqueued
+	verdictLeave     verdict = "leave"     // somebody is at it, or will be
+	verdictEnqueue   verdict = "enqueue"   // it never got a delivery, or Redis forgot it
+	verdictRedeliver verdict = "redeliver" // its delivery is lost
+	verdictRerun     verdict = "rerun"     // Redis never heard of the row's generation
+	verdictFail      verdict = "fail"      // it has failed, the row does not say so
+	verdictSucceed   verdict = "succeed"   // it has succeeded, the row does not say so
+	verdictRefuse    verdict = "refuse"    // the key is another task's: the run can never be enqueued
 )
 
 // mine is the fingerprint of the row's task, slack how long a retry may be overdue.
 func decide(row Run, seen idempotent.Run, mine string, now time.Time, slack time.Duration) verdict {
 	switch {
 	case row.Token == 0 && seen.Fingerprint != "" && seen.Fingerprint != mine:
-		return refuse
+		return verdictRefuse
 	case seen.LeaseLeft > 0:
-		return leave
+		return verdictLeave
 	case seen.State == idempotent.StateSucceeded:
-		return toSuccess
+		return verdictSucceed
 	case seen.Generation < row.Generation && (seen.State != idempotent.StateUnknown || row.Generation > 1):
-		return rerun
+		return verdictRerun
 	case seen.State == idempotent.StateUnknown, seen.State == idempotent.StateQueued:
-		return enqueue
+		return verdictEnqueue
 	case seen.State == idempotent.StateFailed:
-		return toFailed
+		return verdictFail
 	case seen.State == idempotent.StateRetrying && seen.RetryAt.Add(slack).After(now):
-		return leave
+		return verdictLeave
 	}
-	return redeliver
+	return verdictRedeliver
 }
 
 func (d *Dispatcher) decide(row Run, seen idempotent.Run, slack time.Duration) verdict {
@@ -208,11 +208,11 @@ func (d *Dispatcher) decide(row Run, seen idempotent.Run, slack time.Duration) v
 func (d *Dispatcher) carryOut(ctx context.Context, row Run, seen idempotent.Run, how verdict, why string) error {
 	var err error
 	switch how {
-	case toFailed, toSuccess:
+	case verdictFail, verdictSucceed:
 		return d.reconcile(ctx, row, seen, how)
-	case refuse:
+	case verdictRefuse:
 		err = &idempotent.PayloadMismatchError{Key: seen.Key, State: seen.State}
-	case enqueue:
+	case verdictEnqueue:
 		err = d.enqueue(ctx, row)
 		// A worker took the task and died before it began: asynq's own recovery takes
 		// up to two minutes. Or asynq archived the task, of which Redis says nothing
@@ -220,9 +220,9 @@ func (d *Dispatcher) carryOut(ctx context.Context, row Run, seen idempotent.Run,
 		if dup, ok := errors.AsType[*idempotent.DuplicateError](err); ok && (dup.State == idempotent.StateRunning || dup.State == idempotent.StateFailed) {
 			err = d.redeliver(ctx, row)
 		}
-	case rerun:
+	case verdictRerun:
 		err = d.rerun(ctx, row)
-	case redeliver:
+	case verdictRedeliver:
 		err = d.redeliver(ctx, row)
 	}
 	switch {
@@ -251,7 +251,7 @@ func (d *Dispatcher) carryOut(ctx context.Context, row Run, seen idempotent.Run,
 func (d *Dispatcher) reconcile(ctx context.Context, row Run, seen idempotent.Run, how verdict) error {
 	var changed bool
 	var err error
-	if how == toFailed {
+	if how == verdictFail {
 		changed, err = d.runs.fail(ctx, row.RunID, max(row.Generation, seen.Generation), seen.Token, seen.Attempt, errText(errors.New(seen.Reason)))
 	} else {
 		changed, err = d.runs.adopt(ctx, row, seen)
