@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+
+	"github.com/nexuscore/onceq/internal/panics"
 )
 
 // Codec turns a state or a step's result into bytes and back. It is used by
@@ -70,17 +72,11 @@ func (jsonCodec) Unmarshal(data []byte, v any) error {
 // marshal and unmarshal call the codec and the host's own methods below it.
 
 func (c *config) marshal(v any) (b []byte, err error) {
-	defer recovered(&err)
+	defer panics.Catch(&err)
 	return c.codec.Marshal(v)
 }
 
 func (c *config) unmarshal(data []byte, v any) (err error) {
-	defer recovered(&err)
+	defer panics.Catch(&err)
 	return c.codec.Unmarshal(data, v)
-}
-
-func recovered(err *error) {
-	if r := recover(); r != nil {
-		*err = fmt.Errorf("panic: %v", r)
-	}
 }

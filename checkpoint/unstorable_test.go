@@ -86,6 +86,20 @@ func TestStatesThatCannotBeStored(t *testing.T) {
 	}
 }
 
+type panickingCodec struct{ Codec }
+
+func (panickingCodec) Marshal(any) ([]byte, error) { panic(errBoom) }
+
+func TestTheErrorOfAPanicStaysVisible(t *testing.T) {
+	t.Parallel()
+	rdb, store := mini(t)
+	var tr trail
+	_, err := Run(begin(t, rdb, "r").ctx, store, tr.phases("1"), state{}, WithStrict(), WithCodec(panickingCodec{JSON}))
+	if !errors.Is(err, ErrState) || !errors.Is(err, errBoom) {
+		t.Errorf("%v, want ErrState and boom", err)
+	}
+}
+
 func TestAReplacementCharacterIsNoError(t *testing.T) {
 	t.Parallel()
 	for _, s := range []string{"\ufffd", `\ufffd`, `a\\ufffd`} {

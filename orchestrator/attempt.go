@@ -3,7 +3,6 @@ package orchestrator
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
@@ -203,6 +202,3 @@ func (w *attempt) progress(ctx context.Context, c change) {
 		}
 	}
 }
-
-// panicked makes a panic's value an error.
-func panicked(v any) error { return fmt.Errorf("panic: %v", v) }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nexuscore/onceq/internal/database"
+	"github.com/nexuscore/onceq/internal/panics"
 	"github.com/nexuscore/onceq/llmcache"
 	"github.com/nexuscore/onceq/notify"
 )
@@ -153,7 +154,7 @@ func (r *Runs) guarded(f func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			r.logger.Error("onceq: panic", "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
-			err = fmt.Errorf("panic: %v", v)
+			err = panics.Error(v)
 		}
 	}()
 	return f()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nexuscore/onceq/checkpoint"
 	"github.com/nexuscore/onceq/idempotent"
+	"github.com/nexuscore/onceq/internal/panics"
 	"github.com/nexuscore/onceq/internal/setting"
 )
 
@@ -122,7 +123,7 @@ func (h *Handler[S]) work(ctx context.Context, w *attempt, run Run) (result JSON
 	defer func() {
 		if v := recover(); v != nil {
 			w.log.Error("onceq: panic", "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
-			err = panicked(v)
+			err = panics.Error(v)
 		}
 	}()
 	start, err := h.o.Start(run)

@@ -176,6 +176,21 @@ func TestPanicAndTimeoutAreFailuresOfTheAttempt(t *testing.T) {
 	})
 }
 
+// What a panic carries counts as if it had been returned.
+func TestAPanicWithAPermanentErrorIsNotRetried(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setup{})
+		w.team.hook = func(context.Context, string, int) error { panic(idempotent.Permanent(errBoom)) }
+		w.create("7")
+		if err := w.deliver("7", "1"); !errors.Is(err, errBoom) {
+			t.Errorf("err = %v, want boom", err)
+		}
+		if run := w.status("7"); run.Status != orchestrator.StatusFailed || run.Error != "panic: boom" {
+			t.Errorf("%s (%s), want FAILED: no retry helps", run.Status, run.Error)
+		}
+	})
+}
+
 func TestATimeoutWithoutRetriesLeftIsWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setup{dispatcher: []orchestrator.DispatcherOption{

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nexuscore/onceq/checkpoint"
 	"github.com/nexuscore/onceq/checkpoint/internal/jsonrules"
+	"github.com/nexuscore/onceq/internal/panics"
 )
 
 // RoundTrip fails the test for everything in value, or in its type, that would
@@ -41,20 +42,12 @@ func RoundTrip[S any](t testing.TB, value S, transient ...string) {
 }
 
 func marshal(v any) (b []byte, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("panic: %v", r)
-		}
-	}()
+	defer panics.Catch(&err)
 	return checkpoint.JSON.Marshal(v)
 }
 
 func unmarshal(b []byte, v any) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("panic: %v", r)
-		}
-	}()
+	defer panics.Catch(&err)
 	return checkpoint.JSON.Unmarshal(b, v)
 }
 
