@@ -2,6 +2,8 @@ package integration
 
 import (
 	"fmt"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -91,4 +93,60 @@ func TestClusterFailover(t *testing.T) {
 	release()
 	w.awaitEnd(w.there)
 	w.judge(w.there, want{attempts: 1})
+}
+
+// One master of three freezes: its connections stay open and nothing answers. Runs on
+// the others neither wait for it nor lose their leases.
+func TestClusterMasterFreezes(t *testing.T) {
+	t.Parallel()
+	w := newClustered(t, defaults())
+	var there, others []string
+	for i := 0; len(there) < 6 || len(others) < 6; i++ {
+		id := fmt.Sprint(i)
+		if w.nodes.NodeOf("{"+w.api.runs.Key(id)+"}") == w.victim {
+			there = append(there, id)
+		} else {
+			others = append(others, id)
+		}
+	}
+	there, others = there[:6], others[:6]
+	held, open := make(chan point, len(there)), make(chan struct{})
+	release := sync.OnceFunc(func() { close(open) })
+	t.Cleanup(release)
+	w.on("phase planning", func(p point) verb {
+		if p.N <= len(there) {
+			held <- p
+			<-open
+		}
+		return goOn
+	})
+	w.inside()
+	for _, id := range there {
+		w.submit(id)
+	}
+	for range there {
+		w.receive(held)
+	}
+	w.victim.Signal(syscall.SIGSTOP)
+	thaw := sync.OnceFunc(func() { w.victim.Signal(syscall.SIGCONT) })
+	t.Cleanup(thaw)
+	reached, goesOn := w.hold("phase testing", 1)
+	for _, id := range others {
+		w.submit(id)
+	}
+	w.receive(reached)
+	release()                     // now they save, in vain
+	time.Sleep(3 * w.set.TTL / 2) // one of the others lives on heartbeats alone
+	goesOn()
+	for _, id := range others {
+		w.awaitEnd(id)
+	}
+	thaw()
+	for _, id := range others {
+		w.judge(id, want{attempts: 1})
+	}
+	for _, id := range there {
+		w.awaitEnd(id)
+	}
+	w.asynqRecovers()
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -91,24 +92,27 @@ func TestDeadlineHoldsWhateverTheClientsTimeouts(t *testing.T) {
 	}
 }
 
-func TestAnswersStayApart(t *testing.T) {
+// Whatever Redis says instead of an answer: the script may have run in part.
+func TestAnErrorReplyCannotTell(t *testing.T) {
 	m, rdb := redistest.Mini(t)
 	r := script.NewRunner(rdb)
-	for _, c := range []struct {
-		reply   string
-		isReply bool
-	}{
-		{"OOM command not allowed when used memory > 'maxmemory'.", false},
-		{"READONLY You can't write against a read only replica.", false},
-		{"LOADING Redis is loading the dataset in memory", false},
-		{"CROSSSLOT Keys in request don't hash to the same slot", true},
-		{"ERR user_script:1: bad", true},
+	for _, reply := range []string{
+		"OOM command not allowed when used memory > 'maxmemory'.",
+		"ERR Error running script (call to f_1): @user_script:20: @user_script: 20: -OOM command not allowed when used memory > 'maxmemory'.", // Redis 6.2
+		"READONLY You can't write against a read only replica.",
+		"LOADING Redis is loading the dataset in memory",
+		"CROSSSLOT Keys in request don't hash to the same slot",
+		"NOPERM this user has no permissions to run the 'evalsha' command",
+		"ERR user_script:1: bad",
 	} {
-		m.SetError(c.reply)
+		m.SetError(reply)
 		_, err := r.Run(t.Context(), echo, nil, "x")
+		all := r.RunAll(t.Context(), []script.Call{{Script: echo, Args: []any{"x"}}})
 		m.SetError("")
-		if err == nil || script.IsReply(err) != c.isReply || errors.Is(err, lease.ErrUnavailable) == c.isReply {
-			t.Errorf("%s: err %v, IsReply %v, want %v", c.reply, err, script.IsReply(err), c.isReply)
+		for _, err := range []error{err, all[0].Err} {
+			if !errors.Is(err, lease.ErrUnavailable) || !strings.Contains(err.Error(), reply) {
+				t.Errorf("%s: err %v, want ErrUnavailable and what Redis said", reply, err)
+			}
 		}
 	}
 }
@@ -240,4 +244,97 @@ func TestACallerOfAPunctualClientSendsByItself(t *testing.T) {
 	if _, err := r.Run(short, echo, nil, "x"); !errors.Is(err, lease.ErrUnavailable) {
 		t.Errorf("err = %v, want ErrUnavailable at the deadline", err)
 	}
+}
+
+// twoServers routes keys as a cluster client does.
+type twoServers struct {
+	redis.UniversalClient
+	a, b *redis.Client
+}
+
+func (c *twoServers) MasterForKey(_ context.Context, key string) (*redis.Client, error) {
+	if strings.HasPrefix(key, "a") {
+		return c.a, nil
+	}
+	return c.b, nil
+}
+
+// hung holds up whatever is about a key of server a.
+type hung struct{ free chan struct{} }
+
+func (h *hung) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (h *hung) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		h.hold(cmd)
+		return next(ctx, cmd)
+	}
+}
+func (h *hung) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		h.hold(cmds...)
+		return next(ctx, cmds)
+	}
+}
+
+func (h *hung) hold(cmds ...redis.Cmder) {
+	for _, cmd := range cmds {
+		if args := cmd.Args(); len(args) > 3 && args[3] == "a" {
+			<-h.free
+			return
+		}
+	}
+}
+
+// One server of a cluster hangs: calls of the others are not behind its calls, neither
+// in batches of many callers nor in one caller's own.
+func TestAHungServerHoldsUpNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, rdb := redistest.Bubble(t)
+		h := &hung{free: make(chan struct{})}
+		rdb.AddHook(h)
+		a, b := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}), redis.NewClient(&redis.Options{Addr: "127.0.0.1:2"})
+		defer func() { _, _ = a.Close(), b.Close() }()
+		r := script.NewRunner(&twoServers{rdb, a, b})
+		if !r.Sharded() || r.Server("a") != "127.0.0.1:1" || r.Server("b") != "127.0.0.1:2" {
+			t.Fatalf("sharded %v, a on %q, b on %q", r.Sharded(), r.Server("a"), r.Server("b"))
+		}
+		start := time.Now()
+		bound, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		var hanging sync.WaitGroup
+		for range 20 {
+			hanging.Go(func() { _, _ = r.Run(bound, echo, []string{"a"}, "x") })
+			time.Sleep(10 * time.Millisecond) // each its own batch, until no more may be under way
+		}
+		got, err := r.Run(t.Context(), echo, []string{"b"}, "y")
+		if err != nil || got != "y" || time.Since(start) > 300*time.Millisecond {
+			t.Errorf("Run on the other server: %v, %v after %v", got, err, time.Since(start))
+		}
+		all := r.RunAll(bound, []script.Call{{Script: echo, Keys: []string{"a"}, Args: []any{"x"}}, {Script: echo, Keys: []string{"b"}, Args: []any{"y"}}})
+		if !errors.Is(all[0].Err, lease.ErrUnavailable) || all[1].Err != nil || all[1].Value != "y" {
+			t.Errorf("RunAll: %+v, want no answer and y", all)
+		}
+		hanging.Wait()
+		close(h.free)
+	})
+}
+
+// What nobody waits for does not pile up while a server hangs.
+func TestSendsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, rdb := redistest.Bubble(t)
+		h := &hung{free: make(chan struct{})}
+		rdb.AddHook(h)
+		r := script.NewRunner(rdb)
+		incr := redis.NewScript(`return redis.call('INCR', KEYS[2])`)
+		for range 5000 {
+			r.Send(t.Context(), incr, []string{"a", "n"})
+		}
+		synctest.Wait()
+		close(h.free)
+		time.Sleep(time.Second)
+		if n, _ := rdb.Get(t.Context(), "n").Int(); n < 1024 || n > 1024+4*128 {
+			t.Errorf("%d were sent after all, want at most those that waited (1024) and were under way (4 x 128)", n)
+		}
+	})
 }
