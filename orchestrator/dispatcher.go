@@ -87,14 +87,14 @@ type NewRun struct {
 const dispatchTimeout = 15 * time.Second
 
 // Create accepts a run: it writes its row, then enqueues it. The run is returned as its
-// row has it, also with the errors that say that it exists.
+// row has it, also with an error; without a row it is empty.
 //
 // A nil error means that the run is accepted. No is a [*FieldError]; an
 // *idempotent.DuplicateError, SucceededError or PayloadMismatchError when there is a run
 // of that ID. Cannot tell matches idempotent.ErrUnavailable: ask again with the same
 // ID. A run without an ID of the caller's is then withdrawn, as nobody could ask
-// again for it; one with an ID stays, and the sweeper enqueues it should its caller
-// not come back.
+// again for it, and its row says FAILED; one with an ID stays, and the sweeper enqueues
+// it should its caller not come back.
 func (d *Dispatcher) Create(ctx context.Context, n NewRun) (Run, error) {
 	named := n.RunID != ""
 	row, err := d.newRow(n)
@@ -119,7 +119,9 @@ func (d *Dispatcher) Create(ctx context.Context, n NewRun) (Run, error) {
 	case err == nil || !fresh:
 		return row, err
 	case errors.Is(err, idempotent.ErrPayloadMismatch), errors.Is(err, idempotent.ErrInvalid):
-		d.runs.discard(ctx, row)
+		if d.runs.discard(ctx, row) {
+			row = Run{}
+		}
 	case errors.Is(err, idempotent.ErrUnavailable) && !named:
 		return d.withdraw(ctx, row, err)
 	}
@@ -171,11 +173,12 @@ func (r *Runs) insert(ctx context.Context, row Run) (got Run, fresh bool, err er
 	return old, false, nil
 }
 
-// discard removes a row that was written for a run that must not be.
-func (r *Runs) discard(ctx context.Context, row Run) {
+// discard removes a row that was written for a run that must not be, and reports
+// whether it did.
+func (r *Runs) discard(ctx context.Context, row Run) (gone bool) {
 	err := database.Transaction(ctx, r.db, func(tx *gorm.DB) error {
 		res := tx.Table(r.table).Where("run_id = ? AND revision = 1 AND status = ?", row.RunID, StatusPending).Delete(&Run{})
-		if res.Error != nil || res.RowsAffected == 0 {
+		if gone = res.RowsAffected > 0; !gone {
 			return res.Error
 		}
 		return tx.Table(r.historyTable()).Where("run_id = ?", row.RunID).Delete(&HistoryEntry{}).Error
@@ -183,6 +186,7 @@ func (r *Runs) discard(ctx context.Context, row Run) {
 	if err != nil { // the sweeper meets the same refusal and fails the run
 		r.log(row.RunID).Error("onceq: refused run not removed", "err", err)
 	}
+	return gone && err == nil
 }
 
 // withdraw takes back a run whose caller is told that it was not accepted.
@@ -196,10 +200,13 @@ func (d *Dispatcher) withdraw(ctx context.Context, row Run, cause error) (Run, e
 		entry: HistoryEntry{RunID: row.RunID, Kind: KindRunFailed, Generation: 1, Detail: reason},
 		read:  true,
 	})
-	if err == nil && !changed { // it was enqueued after all, and has begun
+	switch {
+	case err != nil:
+		return row, cause
+	case !changed: // it was enqueued after all, and has begun
 		return got, nil
 	}
-	return row, cause
+	return got, cause
 }
 
 // exists is the answer for a run that is there and needs no enqueue.

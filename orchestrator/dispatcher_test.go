@@ -69,9 +69,9 @@ func TestAnotherRequirementUnderTheSameID(t *testing.T) {
 		}
 		// Redis remembers what the table has lost.
 		w.must(w.db.Exec("DELETE FROM onceq_runs").Error)
-		_, err := w.dispatcher.Create(t.Context(), orchestrator.NewRun{RunID: "7", Requirement: "build another thing"})
-		if !errors.Is(err, idempotent.ErrPayloadMismatch) {
-			t.Errorf("after the row is gone: %v", err)
+		run, err := w.dispatcher.Create(t.Context(), orchestrator.NewRun{RunID: "7", Requirement: "build another thing"})
+		if !errors.Is(err, idempotent.ErrPayloadMismatch) || run != (orchestrator.Run{}) {
+			t.Errorf("after the row is gone: %+v, %v, want no run", run, err)
 		}
 		if _, err := w.dispatcher.Status(t.Context(), "7"); !errors.Is(err, orchestrator.ErrNotFound) {
 			t.Errorf("the refused run has a row: %v", err)

@@ -80,7 +80,9 @@ func (a *api) create(w http.ResponseWriter, r *http.Request) {
 		n.RunID = key
 	}
 	run, err := a.d.Create(r.Context(), n)
-	if run.RunID != "" { // relative, because we may stand under any prefix
+	// Relative, because we may stand under any prefix. A caller who is told to ask again
+	// gets none: its run may have been withdrawn.
+	if status, _ := idempotent.HTTPStatus(err); run.RunID != "" && status < 500 {
 		w.Header().Set("Location", "runs/"+url.PathEscape(run.RunID))
 	}
 	a.answer(w, run, err)

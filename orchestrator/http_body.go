@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -33,8 +34,8 @@ type requestError struct {
 
 func (e *requestError) Error() string { return e.detail }
 
-// refuse answers with a problem. What the database or Redis said is logged and not
-// told to strangers.
+// refuse answers with a problem. What the database or Redis said, and which process
+// has a run, is not told to strangers.
 func (a *api) refuse(w http.ResponseWriter, err error, run *Run) {
 	status, after := idempotent.HTTPStatus(err)
 	p := problem{Type: "about:blank", Detail: err.Error()}
@@ -45,10 +46,13 @@ func (a *api) refuse(w http.ResponseWriter, err error, run *Run) {
 		p.Field = field.Field
 	}
 	if dup, ok := errors.AsType[*idempotent.DuplicateError](err); ok {
-		p.State = dup.State.String()
+		p.State, p.Detail = dup.State.String(), fmt.Sprintf("the run is %s already", dup.State)
+		if dup.State == idempotent.StateFailed {
+			p.Detail = "the run has failed; a rerun starts it again"
+		}
 	}
 	if other, ok := errors.AsType[*idempotent.PayloadMismatchError](err); ok {
-		p.State = other.State.String()
+		p.State, p.Detail = other.State.String(), "the ID is that of a run with another input: use a new one for other work"
 	}
 	switch {
 	case errors.Is(err, ErrNotFound):
@@ -65,7 +69,7 @@ func (a *api) refuse(w http.ResponseWriter, err error, run *Run) {
 	}
 	p.Title, p.Status = http.StatusText(status), status
 	idempotent.SetRetryAfter(w.Header(), after)
-	p.RetryAfter = int64((after + 999_999_999) / 1_000_000_000)
+	p.RetryAfter, _ = strconv.ParseInt(w.Header().Get("Retry-After"), 10, 64) // 0 without
 	writeJSON(w, status, "application/problem+json", p)
 }
 

@@ -1,7 +1,9 @@
 package orchestrator_test
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -91,7 +93,8 @@ func TestHTTP(t *testing.T) {
 		}
 		time.Sleep(20 * time.Second)
 		a = w.call("POST", "/runs", `{"requirement":"fail","run_id":"`+id+`"}`)
-		if a.code != 409 || a.header.Get("Retry-After") != "" || a.body["state"] != "failed" {
+		if a.code != 409 || a.header.Get("Retry-After") != "" || a.body["retry_after"] != nil || a.body["state"] != "failed" ||
+			a.body["detail"] != "the run has failed; a rerun starts it again" {
 			t.Errorf("POST of what has failed: %+v", a)
 		}
 		a = w.call("POST", "/runs/"+id+"/rerun", `{"from_scratch":true}`)
@@ -237,6 +240,37 @@ func TestOddIDsAreRunsOfTheirOwn(t *testing.T) {
 	})
 }
 
+// Which process has a run is not for strangers.
+func TestHTTPTellsTheStateAndNotTheHolder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setup{})
+		const body = `{"requirement":"build a thing","run_id":"7"}`
+		wait := make(chan struct{})
+		w.team.hook = func(context.Context, string, int) error { <-wait; return nil }
+		w.create("7")
+		done := make(chan error, 1)
+		go func() { done <- w.deliver("7", "1") }()
+		synctest.Wait()
+		seen, err := w.guard.Lookup(t.Context(), w.runs.Key("7"))
+		if err != nil || seen.Holder == "" {
+			t.Fatalf("Lookup = %+v, %v, want a holder", seen, err)
+		}
+		a := w.call("POST", "/runs", body)
+		if a.code != 409 || a.body["detail"] != "the run is running already" || a.body["state"] != "running" ||
+			a.header.Get("Retry-After") != "30" || a.body["retry_after"] != 30.0 || a.header.Get("Location") != "runs/7" {
+			t.Errorf("POST of what is running: %+v", a)
+		}
+		a = w.call("POST", "/runs", `{"requirement":"other","run_id":"7"}`)
+		if a.code != 422 || a.body["detail"] != "the ID is that of a run with another input: use a new one for other work" {
+			t.Errorf("POST of something else: %+v", a)
+		}
+		close(wait)
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
 func TestHTTPWhenRedisOrTheDatabaseIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, f := withFlaky(t, setup{})
@@ -244,12 +278,18 @@ func TestHTTPWhenRedisOrTheDatabaseIsAway(t *testing.T) {
 		f.before = errDead
 		a := p.call("POST", "/runs", `{"requirement":"x"}`)
 		id, _ := a.body["run_id"].(string)
-		if a.code != 503 || a.header.Get("Retry-After") != "1" || strings.Contains(a.body["detail"].(string), "dead") {
+		if a.code != 503 || a.header.Get("Retry-After") != "1" || a.body["retry_after"] != 1.0 || a.header.Get("Location") != "" ||
+			strings.Contains(a.body["detail"].(string), "dead") {
 			t.Errorf("without Redis: %+v", a)
 		}
 		if run := w.status(id); run.Status != orchestrator.StatusFailed || !run.Settled {
 			t.Errorf("a run that nobody can ask for again is %s, want FAILED: it was not accepted", run.Status)
 		}
+		run, err := p.dispatcher.Create(t.Context(), orchestrator.NewRun{Requirement: "x"})
+		if !errors.Is(err, idempotent.ErrUnavailable) {
+			t.Errorf("Create = %v, want ErrUnavailable", err)
+		}
+		diff(t, "the run that was withdrawn", run, w.status(run.RunID))
 		diff(t, "notifications", w.notes(), []string{})
 		a = p.call("POST", "/runs", `{"requirement":"x"}`, "Idempotency-Key", "mine")
 		if a.code != 503 {
