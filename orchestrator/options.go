@@ -58,6 +58,8 @@ func WithMaxInput(bytes int) Option { return func(c *config) { c.maxInput = byte
 // about to be, and may ask other systems: ctx ends after a second. It may be called
 // again, and for a status that another attempt writes after all. An error or a panic is
 // logged; the run's outcome and its notification stand, with what was set until then.
+// Of a function that goes on although ctx has ended nothing is used: it may still be
+// writing to the report.
 type ReportFunc func(ctx context.Context, run Run, report *notify.Report) error
 
 // WithReport sets the function that completes reports.

@@ -14,9 +14,17 @@ import (
 	"github.com/nexuscore/onceq/notify"
 )
 
-// Outbox is what is needed of a *notify.Outbox.
+// Outbox is what is needed of a *notify.Outbox. It is used by many goroutines at once.
 type Outbox interface {
+	// Enqueue stores e in tx, which also writes how the run ended; an event that is
+	// there already is yes. An error that wraps notify.ErrInvalidEvent refuses e, and a
+	// plain event is tried instead. After ErrLeaseLost of package idempotent, or an error
+	// by which the database asks for a repetition, tx is rolled back. After any other
+	// the outcome is still written, in tx: it must be usable, so what can fail in it
+	// needs a savepoint. Else PostgreSQL refuses all that follows (25P02), and the run
+	// does not end.
 	Enqueue(ctx context.Context, tx *gorm.DB, e notify.Event) error
+	// Kick says that a transaction with events was committed. It does not wait.
 	Kick()
 }
 
