@@ -32,8 +32,9 @@ type Phase[S any] struct {
 //
 // Errors: a [*PhaseError] with what a phase returned; ctx's error when ctx
 // ended, after the phase that had ended was saved; [ErrLeaseLost] or [ErrHeld]
-// when the run is another's, in which case nothing was written; [ErrInvalid]
-// for bad arguments; in strict mode [*StateError] and [*SizeError]. A store that
+// when the run is another's, in which case what was about to be written was not;
+// [ErrInvalid] for bad arguments; [ErrUnavailable] when a [Sealer] cannot open the
+// snapshot for now; in strict mode [*StateError] and [*SizeError]. A store that
 // gives no answer is no error: the run goes on without. With an error the state
 // is as the last phase left it, for inspection only. A panic of a phase passes
 // through.

@@ -132,7 +132,7 @@ func (c *config) pack(b, bound []byte) ([]byte, error) {
 	form := b[0] | sealed
 	body, err := seal.Seal(c.sealer, b[1:], append(bound, form))
 	if err != nil {
-		return nil, fmt.Errorf("seal: %w", err)
+		return nil, &sealerError{err}
 	}
 	return append([]byte{form}, body...), nil
 }
@@ -152,7 +152,11 @@ func (c *config) unpack(b, bound []byte) ([]byte, error) {
 		return nil, discard(ReasonSealed, "there is no sealer to open it")
 	case form&sealed != 0:
 		var err error
-		if body, err = seal.Open(c.sealer, body, append(bound, form)); err != nil {
+		body, err = seal.Open(c.sealer, body, append(bound, form))
+		switch {
+		case errors.Is(err, ErrUnavailable):
+			return nil, &sealerError{err}
+		case err != nil:
 			return nil, discard(ReasonSealed, "%v", err)
 		}
 	}
@@ -240,9 +244,8 @@ func (c *config) encode(e envelope, value any, bound []byte) (stored []byte, id 
 	if size := len(plain) - 1; size > c.maxSize {
 		return nil, "", &SizeError{Size: size, Limit: c.maxSize}
 	}
-	stored, err = c.pack(plain, bound)
-	if err != nil {
-		return nil, "", &StateError{Err: err}
+	if stored, err = c.pack(plain, bound); err != nil {
+		return nil, "", err
 	}
 	return stored, id, nil
 }

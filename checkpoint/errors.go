@@ -12,13 +12,14 @@ import (
 // Sentinels, matched with errors.Is.
 var (
 	// ErrLeaseLost says that the run was ours and is no longer: another attempt
-	// may be at it. It stops the run; nothing was written.
+	// may be at it. It stops the run; what was about to be written was not.
 	ErrLeaseLost = lease.ErrLost
 	// ErrUnavailable says that the store gave no answer: what was asked may or may
-	// not have been done. [Run] and [Step] never return it, they pass through.
+	// not have been done. [Run] and [Step] pass through then. They return it only when a
+	// [Sealer] says so of what it is to open.
 	ErrUnavailable = lease.ErrUnavailable
 	// ErrHeld says that a run without a lease met a lease that another holds on
-	// the same key. It stops the run; nothing was written.
+	// the same key. It stops the run; what was about to be written was not.
 	ErrHeld = errors.New("checkpoint: run is held by a lease elsewhere")
 	// ErrState is wrapped by every [*StateError].
 	ErrState = errors.New("checkpoint: state cannot be stored")
@@ -61,6 +62,12 @@ func (e *StateError) Unwrap() []error { return []error{ErrState, e.Err} }
 // Permanent is true: the same state fails in the same way in every attempt.
 // Package idempotent does not retry an error that says so.
 func (*StateError) Permanent() bool { return true }
+
+// sealerError says that the sealer could not do its work for now.
+type sealerError struct{ err error }
+
+func (e *sealerError) Error() string { return "sealer: " + e.err.Error() }
+func (e *sealerError) Unwrap() error { return e.err }
 
 // SizeError says that a state or a step's result is larger than [WithMaxSize]
 // allows. It is logged and counted, and returned in strict mode only.

@@ -5,14 +5,15 @@ import "time"
 // EventKind says what an [Event] is about.
 type EventKind string
 
-// The kinds, in the order in which a run meets them.
+// The kinds, in the order in which a run meets them. Each phase that was started ends
+// with EventFinished or EventFailed.
 const (
 	EventResumed   EventKind = "resumed"   // the run goes on from a snapshot
 	EventDiscarded EventKind = "discarded" // a snapshot was not used, see Reason
 	EventStarted   EventKind = "started"   // a phase begins
-	EventFinished  EventKind = "finished"  // a phase ended well and its save was tried
-	EventFailed    EventKind = "failed"    // a phase failed or panicked, or the lease was lost at its end
 	EventUnsaved   EventKind = "unsaved"   // a phase ended well and could not be saved; the run goes on
+	EventFinished  EventKind = "finished"  // a phase ended well and its save was tried
+	EventFailed    EventKind = "failed"    // a phase failed or panicked, the run was lost at its end, or a strict save failed
 )
 
 // Event is what an observer is told of a run, see [WithObserver].

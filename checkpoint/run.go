@@ -112,6 +112,11 @@ func (r *run) resume(ctx context.Context, fresh func() any, initial any) (any, e
 	}
 	r.loadable = true
 	state, err := r.open(stored, fresh)
+	r.sealing(ctx, err)
+	if _, ok := errors.AsType[*sealerError](err); ok {
+		// To begin anew would pay for all phases again, and nothing of it could be saved.
+		return initial, fmt.Errorf("checkpoint: run %q: snapshot: %w", r.key, err)
+	}
 	if err != nil {
 		r.basis = r.based(fmt.Sprintf("!%08x.%d", crc32.Checksum(stored, castagnoli), len(stored)))
 		r.discarded(ctx, err)
@@ -127,7 +132,8 @@ func (r *run) resume(ctx context.Context, fresh func() any, initial any) (any, e
 	return state, nil
 }
 
-// open decodes a snapshot into a new state, or returns a *discardError.
+// open decodes a snapshot into a new state, or returns a *discardError or a
+// *sealerError.
 func (r *run) open(stored []byte, fresh func() any) (any, error) {
 	e, id, err := r.cfg.decode(stored, r.bound("snapshot"))
 	if err != nil {
@@ -188,6 +194,7 @@ func (r *run) save(ctx context.Context, p *phaseRun, state any) (unsaved, fatal 
 		r.basis = r.based("?" + rand.Text()) // no snapshot will ever bear that name
 		return err, r.unstorable(ctx, p.name, "", err)
 	}
+	r.sealing(ctx, nil)
 	r.basis = r.based(id)
 	// The phase has ended: that stays true when the caller's context ends now.
 	//
@@ -256,9 +263,27 @@ func (r *run) refused(err error) error {
 	return fmt.Errorf("checkpoint: run %q: %w", r.key, err)
 }
 
+// sealing logs when the sealer begins to fail and when it works again: one line each,
+// however many runs meet it. A discarded snapshot is neither.
+func (r *run) sealing(ctx context.Context, err error) {
+	_, fails := errors.AsType[*sealerError](err)
+	switch {
+	case r.cfg.sealer == nil:
+	case fails && r.count.sealerFails.CompareAndSwap(false, true):
+		r.log(ctx, slog.LevelWarn, "onceq: sealer fails, nothing can be stored or opened", "err", err)
+	case err == nil && r.count.sealerFails.Load() && r.count.sealerFails.CompareAndSwap(true, false):
+		r.log(ctx, slog.LevelInfo, "onceq: sealer works again")
+	}
+}
+
 // unstorable records a state or a result that cannot be stored, and returns the
-// error in strict mode.
+// error in strict mode; never one of the sealer, which says nothing of the state.
 func (r *run) unstorable(ctx context.Context, phase, step string, err error) error {
+	if _, ok := errors.AsType[*sealerError](err); ok {
+		r.sealing(ctx, err)
+		r.troubled(ctx, "seal", err)
+		return nil
+	}
 	msg := "onceq: state cannot be stored, the run goes on without"
 	var size *SizeError
 	var state *StateError

@@ -6,13 +6,18 @@ import (
 )
 
 // Sealer encrypts and authenticates what is stored. It is used by many
-// goroutines at once.
+// goroutines at once. One that asks another system, such as a key service, bounds
+// the time of that itself.
 type Sealer interface {
 	// Seal encrypts plain and binds it to bound, which names the run and what the
-	// bytes are for; bound is not part of the result.
+	// bytes are for; bound is not part of the result. After an error nothing is stored
+	// and the run goes on, also with [WithStrict]: the next phase is sealed anew.
 	Seal(plain, bound []byte) ([]byte, error)
 	// Open returns what Seal was given. It fails unless sealed is whole and was
-	// sealed with the same bound.
+	// sealed with the same bound; what it does not open is discarded, and the work
+	// behind it done again. An error that wraps [ErrUnavailable] says that this cannot
+	// be told for now: nothing is discarded, [Run] and [Step] return the error, and
+	// another attempt goes on where this one would have.
 	Open(sealed, bound []byte) ([]byte, error)
 }
 

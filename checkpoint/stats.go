@@ -12,7 +12,7 @@ type Stats struct {
 	Steps          int64            // step results stored
 	Resumes        int64            // runs that went on from a snapshot
 	Replays        int64            // steps whose result was there already
-	PassThroughs   int64            // calls of the store that gave no answer; the run went on
+	PassThroughs   int64            // calls of the store, or to seal, that failed; the run went on
 	Unserialisable int64            // states and results that cannot be stored, see StateError
 	Oversize       int64            // states and results over the limit, see SizeError
 	Lost           int64            // calls refused because the lease was lost or held elsewhere
@@ -21,6 +21,8 @@ type Stats struct {
 
 type counters struct {
 	saves, steps, resumes, replays, passThroughs, unserialisable, oversize, lost atomic.Int64
+
+	sealerFails atomic.Bool // when it was last used
 
 	mu       sync.Mutex
 	discards map[Reason]int64 // guarded by mu

@@ -26,7 +26,8 @@ import (
 // the phase started from: when its snapshot is discarded they are not used. They
 // are dropped when the phase ends. A store that gives no answer, or a result
 // that cannot be stored, is no error: the result is returned. [ErrLeaseLost] is
-// returned, with the result if there is one.
+// returned, with the result if there is one; [ErrUnavailable] when a [Sealer] cannot
+// open the kept result for now.
 //
 // Steps are those of a phase: wrap a handler that has none into a [Run] of one
 // phase. Outside of a phase, and in a run without a key, fn is just called and
@@ -57,7 +58,11 @@ func Step[T any](ctx context.Context, name string, fn func(context.Context) (T, 
 	}
 	if stored != nil {
 		kept := new(T)
-		if p.open(ctx, name, stored, kept) {
+		opened, err := p.open(ctx, name, stored, kept)
+		if err != nil {
+			return zero, err
+		}
+		if opened {
 			ok = true
 			return *kept, nil
 		}
@@ -177,10 +182,15 @@ func (p *phaseRun) stored(ctx context.Context, name string) ([]byte, error) {
 // stepsTimeouts is how many times a call's timeout loading all steps may take.
 const stepsTimeouts = 30
 
-// open decodes a kept result; one that cannot be is as if it were not there.
-func (p *phaseRun) open(ctx context.Context, name string, stored []byte, result any) bool {
+// open decodes a kept result; one that cannot be is as if it were not there, unless
+// the sealer cannot tell for now.
+func (p *phaseRun) open(ctx context.Context, name string, stored []byte, result any) (bool, error) {
 	r := p.run
 	e, _, err := r.cfg.decode(stored, p.bound(name))
+	r.sealing(ctx, err)
+	if _, ok := errors.AsType[*sealerError](err); ok {
+		return false, fmt.Errorf("checkpoint: run %q: %s: %w", r.key, place(p.name, name), err)
+	}
 	if err == nil {
 		err = r.cfg.decodeState(e, result)
 	}
@@ -191,10 +201,10 @@ func (p *phaseRun) open(ctx context.Context, name string, stored []byte, result 
 			"phase", p.name, "step", name, "reason", string(d.reason), "err", err)
 	}
 	if err != nil {
-		return false
+		return false, nil
 	}
 	r.count.replays.Add(1)
-	return true
+	return true, nil
 }
 
 // keep stores a result. The error ends the phase.
@@ -213,6 +223,7 @@ func (p *phaseRun) keep(ctx context.Context, name string, result any) error {
 	if err != nil {
 		return r.unstorable(ctx, p.name, name, err)
 	}
+	r.sealing(ctx, nil)
 	short, cancel := r.detach(ctx)
 	defer cancel()
 	switch err := r.store.SaveStep(short, r.ref, p.name, p.basis, name, stored); {
