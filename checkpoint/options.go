@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/nexuscore/onceq/internal/runkey"
 	"github.com/nexuscore/onceq/internal/setting"
@@ -97,7 +98,8 @@ func WithRunMissing() Option { return func(c *config) { c.runMissing = true } }
 // WithFingerprint names the input of the run; a snapshot of another one is
 // discarded. The default is the payload's fingerprint under a lease, and that
 // of the encoded initial state without one. Set it when the initial state holds
-// what changes each time, such as the time.
+// what changes each time, such as the time. It is UTF-8: write the bytes of a hash
+// in hex.
 func WithFingerprint(s string) Option { return func(c *config) { c.fingerprint = &s } }
 
 // WithObserver calls fn for each [Event] of a run, in order, on the goroutine
@@ -133,6 +135,11 @@ func (c *config) validate() error {
 		return setting.Invalidf("WithVersion: %d, at least 1 is allowed", c.version)
 	case setting.IsNil(c.codec):
 		return setting.Invalidf("WithCodec: the codec is nil")
+	// Both are kept in a JSON object, which would give them back changed.
+	case !utf8.ValidString(c.codec.Name()):
+		return setting.Invalidf("WithCodec: its name %q is not valid UTF-8", c.codec.Name())
+	case c.fingerprint != nil && !utf8.ValidString(*c.fingerprint):
+		return setting.Invalidf("WithFingerprint: %.80q is not valid UTF-8; write bytes in hex, for example with hex.EncodeToString", *c.fingerprint)
 	case c.sealing && setting.IsNil(c.sealer):
 		return setting.Invalidf("WithSealer: the sealer is nil; what is stored would be plain text")
 	case c.migration && c.sealer == nil:

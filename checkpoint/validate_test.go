@@ -57,6 +57,11 @@ func TestInvalidArguments(t *testing.T) {
 		{"prefix", func() error { _, err := NewRedisStore(rdb, WithPrefix("a:b")); return err }, "WithPrefix"},
 		{"logger", func() error { _, err := NewRedisStore(rdb, WithLogger(nil)); return err }, "WithLogger"},
 		{"codec", func() error { _, err := NewRedisStore(rdb, WithCodec(nil)); return err }, "WithCodec"},
+		{"codec's name", func() error { _, err := NewRedisStore(rdb, WithCodec(misnamed{JSON})); return err }, "WithCodec: its name"},
+		{"fingerprint", func() error {
+			_, err := Run(t.Context(), store, ok, state{}, WithFingerprint("\xd4\x1d"))
+			return err
+		}, "hex.EncodeToString"},
 		{"observer", func() error { _, err := NewRedisStore(rdb, WithObserver(nil)); return err }, "WithObserver"},
 		{"migration", func() error { _, err := NewRedisStore(rdb, WithMigration()); return err }, "WithMigration"},
 		{"breaker", func() error { _, err := NewRedisStore(rdb, WithBreaker(0, time.Second)); return err }, "WithBreaker"},
@@ -79,6 +84,10 @@ func TestErrInvalidIsTheLibrarys(t *testing.T) {
 		t.Errorf("ErrInvalid is %v, want that of package setting", ErrInvalid)
 	}
 }
+
+type misnamed struct{ Codec }
+
+func (misnamed) Name() string { return "gob\xff" }
 
 // noSealer is what a constructor of a host's left behind beside an error.
 type noSealer struct{ Sealer }
