@@ -41,8 +41,8 @@
 //
 // A call of the store that gives no answer within a second is passed through:
 // the run goes on, the last snapshot stays, and after three in a row Redis is
-// left alone for a minute. That is logged once when it begins and once when it
-// is over. Losing the lease is another matter: it ends the run, also when Redis
+// left alone for a minute; of a cluster only the server that failed. That is
+// logged once when it begins and once when it is over. Losing the lease is another matter: it ends the run, also when Redis
 // was silent for so long that the lease cannot be proven any more. The
 // environment variable ONCEQ_CHECKPOINT=0 turns checkpoints off.
 //

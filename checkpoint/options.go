@@ -108,8 +108,9 @@ func WithObserver(fn func(Event)) Option {
 	return func(c *config) { c.observers = append(c.observers[:len(c.observers):len(c.observers)], fn) }
 }
 
-// WithBreaker sets after how many failures in a row the store is left alone,
-// and for how long; 3 and 60 s by default. It is an option of [NewRedisStore].
+// WithBreaker sets after how many failures in a row a Redis server is left alone,
+// and for how long; 3 and 60 s by default. Of a cluster each server counts for
+// itself. It is an option of [NewRedisStore].
 func WithBreaker(failures int, open time.Duration) Option {
 	return func(c *config) { c.breaker = &breakerConfig{failures, open} }
 }

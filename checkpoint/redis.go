@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -37,15 +37,15 @@ var (
 )
 
 // RedisStore is a [Store] on Redis 6.2 or later, alone, with Sentinel or as a
-// cluster. Build one with [NewRedisStore] and share it: it counts, and leaves
-// Redis alone for a while when it does not answer. It starts no goroutine that
+// cluster. Build one with [NewRedisStore] and share it: it counts, and leaves a
+// server alone for a while when it does not answer. It starts no goroutine that
 // outlives its calls and needs no closing.
 type RedisStore struct {
-	run      *script.Runner
-	brk      *breaker.Breaker
-	cfg      config
-	count    counters
-	troubled atomic.Bool
+	run     *script.Runner
+	cfg     config
+	count   counters
+	brk     breaker.Config
+	servers sync.Map // name → *server
 }
 
 // NewRedisStore returns a store on rdb, which must be the Redis that the guard
@@ -59,15 +59,14 @@ func NewRedisStore(rdb redis.UniversalClient, opts ...Option) (*RedisStore, erro
 	if err := s.cfg.apply(opts); err != nil {
 		return nil, err
 	}
-	b := breaker.Config{
+	s.brk = breaker.Config{
 		Name:   "checkpoint",
 		Logger: slog.New(slog.DiscardHandler), // two lines an outage, not two a minute: see note
 	}
 	if s.cfg.breaker != nil {
-		b.Failures, b.Open = uint32(s.cfg.breaker.failures), s.cfg.breaker.open
+		s.brk.Failures, s.brk.Open = uint32(s.cfg.breaker.failures), s.cfg.breaker.open
 		s.cfg.breaker = nil
 	}
-	s.brk = breaker.New(b)
 	return s, nil
 }
 
@@ -216,26 +215,16 @@ func (s *RedisStore) list(ctx context.Context, run Ref, sc *redis.Script, keys [
 }
 
 func (s *RedisStore) call(ctx context.Context, sc *redis.Script, keys []string, args ...any) (reply any, err error) {
-	err = s.brk.Do(func() error {
+	srv := s.server(keys[0])
+	err = srv.brk.Do(func() error {
 		reply, err = s.run.Run(ctx, sc, keys, args...)
 		return err
 	})
-	s.note(err)
+	srv.note(err)
 	if err != nil && !errors.Is(err, ErrUnavailable) {
 		err = fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	return reply, err
-}
-
-// note logs when Redis begins to fail and when it is well again: one line each,
-// however many runs meet it and however often the breaker tries.
-func (s *RedisStore) note(err error) {
-	switch {
-	case err != nil && s.troubled.CompareAndSwap(false, true):
-		s.cfg.logger.Warn("onceq: checkpoints pass through, redis does not answer as it should", "err", err)
-	case err == nil && s.troubled.Load() && s.troubled.CompareAndSwap(true, false):
-		s.cfg.logger.Info("onceq: checkpoints are stored again")
-	}
 }
 
 // holder returns the lease in ctx if it is the one that run is held by.
