@@ -10,13 +10,13 @@
 -- Atomic, because a release that is not noted would count as a crash. Safe to
 -- run twice. Snapshot and steps stay for the next attempt. From here on the run
 -- depends on its delivery, so a recoverer looks whether there is one.
+if ARGV[8] ~= '0' then
+  redis.call('SET', KEYS[3], '1', 'PX', ARGV[8])
+end
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   local f = redis.call('HMGET', KEYS[2], 'owner', 'state')
   if f[1] == ARGV[1] and f[2] == 'retrying' then
     return 1
-  end
-  if ARGV[8] ~= '0' then
-    redis.call('SET', KEYS[3], '1', 'PX', ARGV[8])
   end
   return 0
 end

@@ -93,7 +93,7 @@ func (a *Attempt) Final(err error) bool {
 		return false
 	}
 	class, _ := a.g.classify(err)
-	return class == ClassPermanent || class == ClassTransient && a.delivery.spent() && !endedByAsynq(a.outer)
+	return class == ClassPermanent || class == ClassTransient && a.delivery.spent() && !putBackByAsynq(a.outer)
 }
 
 // Progress records that the attempt in ctx got something done; see
@@ -177,8 +177,8 @@ type skipped struct {
 	fingerprint string
 }
 
-// begin asks Redis for the lease. Exactly one of the three results is set; an
-// error is *ContendedError or wraps ErrUnavailable or ErrPoisoned.
+// begin asks Redis for the lease. Context and attempt are set, or what makes it skip the
+// delivery, or an error: *ContendedError, or one that wraps ErrPoisoned or ErrUnavailable.
 func (g *Guard) begin(ctx context.Context, d delivery) (context.Context, *Attempt, *skipped, error) {
 	owner, base := randomID(16), g.base(d.key)
 	payload, keep := d.task.Payload(), 1

@@ -12,6 +12,42 @@ import (
 	"github.com/hibiken/asynq"
 )
 
+// Class says what an error of a handler means for its run.
+type Class int
+
+const (
+	// ClassNone leaves the decision to the next classifier; the last one takes
+	// it for ClassTransient.
+	ClassNone Class = iota
+	// ClassTransient errors are retried with exponential backoff and use up the budget.
+	ClassTransient
+	// ClassPermanent errors are never retried: the run fails.
+	ClassPermanent
+	// ClassRateLimited errors are retried after the wait that came with them, without
+	// using up the budget.
+	ClassRateLimited
+	// ClassContended: another attempt holds the run. Retried when its lease may be
+	// over, without using up the budget.
+	ClassContended
+	// ClassOrphaned: the attempt lost its lease, or its worker died. Retried at once,
+	// without using up the budget.
+	ClassOrphaned
+)
+
+var classNames = [...]string{"none", "transient", "permanent", "rate limited", "contended", "orphaned"}
+
+// String returns the class in lower case.
+func (c Class) String() string {
+	if c < 0 || int(c) >= len(classNames) {
+		return "class " + strconv.Itoa(int(c))
+	}
+	return classNames[c]
+}
+
+// Classifier says what an error means, and how long to wait where it knows (zero:
+// the policy decides). It must be safe for concurrent use.
+type Classifier func(err error) (Class, time.Duration)
+
 // Permanent marks err so that the run fails at once. Nil stays nil. The result
 // unwraps to err and to asynq.SkipRetry.
 func Permanent(err error) error {
@@ -150,7 +186,7 @@ func statusClass(code int) Class {
 	switch {
 	case code >= 500 && code <= 599:
 		return ClassTransient
-	case code >= 400:
+	case code >= 400 && code <= 499:
 		return ClassPermanent
 	}
 	return ClassNone

@@ -60,6 +60,7 @@ func TestClassesOfErrors(t *testing.T) {
 		{"429 fraction", openaiError(429, "1.5"), false, 2500 * time.Millisecond, 3500 * time.Millisecond},
 		{"429 bare", openaiError(429, ""), false, 500 * time.Millisecond, time.Second},
 		{"429 of a year", openaiError(429, "999999"), false, time.Hour, 67 * time.Minute},
+		{"no status of HTTP", openaiError(1205, ""), true, 500 * time.Millisecond, time.Second},
 		{"lost", fmt.Errorf("x: %w", idempotent.ErrLeaseLost), false, 0, time.Second},
 		{"asynq's lease", asynq.ErrLeaseExpired, false, 0, time.Second},
 		{"host's own", fmt.Errorf("x: %w", host), false, 8 * time.Second, 9 * time.Second},

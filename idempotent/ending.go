@@ -43,8 +43,6 @@ func (a *Attempt) finish(ctx context.Context, outcome State, reason string) erro
 		case err == nil:
 			l.Lose(errTaken)
 			return l.Err()
-		case !errors.Is(err, ErrUnavailable):
-			return fmt.Errorf("finish of run %q: %w", l.Key, err)
 		}
 		select {
 		case <-time.After(min(finishPause, l.Remaining())):
@@ -71,8 +69,8 @@ type handback struct {
 // voidFor outlasts a call that nobody waits for any more.
 const voidFor = time.Minute
 
-// release gives a lease back without an outcome: it reports whether that is written
-// down. When it fails the TTL does the same, later, and the attempt counts as a crash.
+// release gives a lease back without an outcome, and reports whether that is written
+// down. Else the TTL does the same, later, and the attempt counts as a crash.
 func (g *Guard) release(ctx context.Context, key, owner string, h handback) (bool, error) {
 	base := g.base(key)
 	keys := []string{runkey.Lock(base), recordKey(base), voidKey(base, owner)}

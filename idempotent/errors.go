@@ -15,8 +15,8 @@ var (
 	// another's. The attempt can write nothing more. It is the cause of the
 	// handler's context then.
 	ErrLeaseLost = lease.ErrLost
-	// ErrUnavailable (cannot tell): Redis did not answer in time or refused for
-	// now. The command may or may not have taken effect.
+	// ErrUnavailable (cannot tell): Redis did not answer in time, or answered with an
+	// error. The command may or may not have taken effect.
 	ErrUnavailable = lease.ErrUnavailable
 	// ErrContended (no): another attempt holds the run's lease. See
 	// [*ContendedError].

@@ -31,12 +31,18 @@ func (g *Guard) expire(ctx context.Context, t *asynq.Task, err error) {
 	if derr != nil {
 		return
 	}
-	if !d.spent() { // only asynq knows whether it was the timeout or the deadline that ended
-		if task, _ := g.asked(d.queue, d.id); !overdue(task) {
+	ctx = context.WithoutCancel(ctx) // asynq has ended the task's
+	if !d.spent() {                  // only asynq knows whether it was the timeout or the deadline that ended
+		if task, _ := g.asked(ctx, d.queue, d.id); !overdue(task) {
 			return
 		}
 	}
-	if g.waitsElsewhere(ctx, d) {
+	elsewhere, lerr := g.waitsElsewhere(ctx, d)
+	if lerr != nil {
+		g.log(d.key).Error("onceq: run ended in the queue and its failure could not be recorded", "task", d.id, "err", lerr)
+		return
+	}
+	if elsewhere {
 		g.log(d.key).Info("onceq: task ended in the queue, the run has another", "task", d.id, "err", err)
 		return
 	}
@@ -46,7 +52,7 @@ func (g *Guard) expire(ctx context.Context, t *asynq.Task, err error) {
 		known = 1
 	}
 	base, caller := g.base(d.key), randomID(16)
-	failed, err := g.insist(context.WithoutCancel(ctx), func(ctx context.Context) (any, error) { // asynq has ended the task's
+	failed, err := g.insist(ctx, func(ctx context.Context) (any, error) {
 		return g.run.Run(ctx, expireScript, []string{runkey.Lock(base), recordKey(base)},
 			d.generation, d.fingerprint, ms(g.retention), bounded(why), caller, known)
 	})
@@ -62,28 +68,34 @@ func (g *Guard) expire(ctx context.Context, t *asynq.Task, err error) {
 
 // waitsElsewhere reports whether another delivery waits that may still begin the run.
 // The one that asynq ends counts as taken by a worker.
-func (g *Guard) waitsElsewhere(ctx context.Context, d delivery) bool {
-	r, err := g.Lookup(context.WithoutCancel(ctx), d.key)
-	if err != nil {
-		return false
-	}
-	there, _ := g.Waiting(r, d.queue)
-	return there
+func (g *Guard) waitsElsewhere(ctx context.Context, d delivery) (bool, error) {
+	return insist(func() (bool, error) {
+		r, err := g.Lookup(ctx, d.key)
+		if err != nil {
+			return false, err
+		}
+		return g.waiting(ctx, r, d.queue, func(t *asynq.TaskInfo) bool { return !overdue(t) })
+	})
 }
 
 // insist asks three times for what returns 1 for yes: a lost reply would end a run
 // in silence. The call must be safe to repeat.
 func (g *Guard) insist(ctx context.Context, call func(context.Context) (any, error)) (yes bool, err error) {
+	return insist(func() (bool, error) {
+		bound, cancel := context.WithTimeout(ctx, g.opTimeout)
+		defer cancel()
+		v, err := call(bound)
+		return v == int64(1), err
+	})
+}
+
+func insist(call func() (bool, error)) (yes bool, err error) {
 	for try := range 3 {
 		if try > 0 {
 			time.Sleep(finishPause)
 		}
-		var v any
-		bound, cancel := context.WithTimeout(ctx, g.opTimeout)
-		v, err = call(bound)
-		cancel()
-		if err == nil {
-			return v == int64(1), nil
+		if yes, err = call(); err == nil {
+			return yes, nil
 		}
 	}
 	return false, err

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/nexuscore/onceq/idempotent"
 )
@@ -142,11 +144,12 @@ func TestDeadlineBesideAnotherDelivery(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		other asynq.Option
+		soon  idempotent.State // while the other one waits
 		want  idempotent.State
 		hooks int
 	}{
-		{"that can begin", asynq.Timeout(time.Hour), idempotent.StateSucceeded, 0},
-		{"that cannot either", asynq.Deadline(time.Date(2000, 1, 1, 0, 1, 0, 0, time.UTC)), idempotent.StateFailed, 1},
+		{"that can begin", asynq.Timeout(time.Hour), idempotent.StateQueued, idempotent.StateSucceeded, 0},
+		{"that cannot either", asynq.Deadline(time.Date(2000, 1, 1, 0, 1, 0, 0, time.UTC)), idempotent.StateFailed, idempotent.StateFailed, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -161,8 +164,8 @@ func TestDeadlineBesideAnotherDelivery(t *testing.T) {
 				time.Sleep(2 * time.Minute)
 				w.serve(w.guard, nop)
 				time.Sleep(10 * time.Minute)
-				if r := w.lookup("k"); r.State != idempotent.StateQueued || len(failed) != 0 {
-					t.Fatalf("%+v and %d failures while a delivery waits, want queued and none", r, len(failed))
+				if r := w.lookup("k"); r.State != c.soon || len(failed) != c.hooks {
+					t.Fatalf("%v and %d failures while a delivery waits, want %v and %d", r.State, len(failed), c.soon, c.hooks)
 				}
 				time.Sleep(20 * time.Minute)
 				if r := w.lookup("k"); r.State != c.want || len(failed) != c.hooks {
@@ -171,6 +174,38 @@ func TestDeadlineBesideAnotherDelivery(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Whether the run has another delivery cannot be told: then it is not failed.
+func TestDeadlineWhenTheOtherDeliveryCannotBeSeen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		failed := make(chan idempotent.Failure, 10)
+		w := newWorld(t, failures(failed))
+		f := w.withFaults()
+		if err := w.enqueue("k", "x", asynq.Deadline(time.Now().Add(time.Minute)), asynq.MaxRetry(1)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.producer.Redeliver(t.Context(), "k", task("x"), asynq.Timeout(time.Hour), asynq.ProcessIn(30*time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Minute)
+		f.on(func(cmd redis.Cmder, send func() error) error {
+			if a := cmd.Args(); len(a) > 3 && strings.HasSuffix(fmt.Sprint(a[3]), "k~r0") {
+				return errCut
+			}
+			return send()
+		})
+		w.serve(w.guard, nop)
+		time.Sleep(15 * time.Minute)
+		if r := w.lookup("k"); r.State != idempotent.StateQueued || len(failed) != 0 {
+			t.Fatalf("%v and %d failures, want queued and none", r.State, len(failed))
+		}
+		f.off()
+		time.Sleep(20 * time.Minute)
+		if r := w.lookup("k"); r.State != idempotent.StateSucceeded {
+			t.Errorf("%v, want succeeded by the other delivery", r.State)
+		}
+	})
 }
 
 // Redis lost what Rerun wrote, and the attempt of the generation before is at work.

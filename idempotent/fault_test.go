@@ -2,7 +2,9 @@ package idempotent_test
 
 import (
 	"context"
+	"fmt"
 	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -77,4 +79,27 @@ func (w *world) withFaults() *fault {
 	f := &fault{}
 	w.rdb.AddHook(f)
 	return f
+}
+
+// deaf loses the replies of a script to pipelines, about some keys: as where the node of
+// a cluster that has them hangs.
+type deaf struct{ script, on string }
+
+func (d deaf) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (d deaf) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (d deaf) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	src, err := os.ReadFile(d.script)
+	if err != nil {
+		panic(err)
+	}
+	sha := redis.NewScript(string(src)).Hash()
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		for _, cmd := range cmds {
+			if a := cmd.Args(); len(a) > 3 && a[1] == sha && strings.Contains(fmt.Sprint(a[3]), d.on) {
+				cmd.SetErr(errCut)
+			}
+		}
+		return err
+	}
 }

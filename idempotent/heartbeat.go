@@ -105,7 +105,7 @@ func (h *heart) leave() {
 	h.mu.Unlock()
 	var work sync.WaitGroup
 	for _, a := range left {
-		work.Go(func() { a.giveUp(errShutdown, !endedByAsynq(a.outer)) })
+		work.Go(func() { a.giveUp(errShutdown, !putBackByAsynq(a.outer)) })
 	}
 	work.Wait()
 }

@@ -52,9 +52,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Guard, error) {
 		return nil, err
 	}
 	g.process = newProcess(g.processLabel)
-	_, cluster := rdb.(*redis.ClusterClient)
-	_, ring := rdb.(*redis.Ring)
-	g.indexed = !cluster && !ring
+	g.indexed = !g.run.Sharded()
 	g.heart.init(g)
 	g.client = asynq.NewClientFromRedisClient(rdb)
 	g.inspector = asynq.NewInspectorFromRedisClient(rdb)
@@ -77,8 +75,8 @@ func randomID(bytes int) string {
 	return hex.EncodeToString(b)
 }
 
-// warnOfEviction: volatile-* and allkeys-* policies evict locks when memory is
-// short, and users have lost leases that way.
+// warnOfEviction warns when Redis may evict leases: users have lost some to volatile-*
+// and allkeys-* policies.
 func (g *Guard) warnOfEviction() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second) // New has no context, and a constructor must not hang
 	defer cancel()

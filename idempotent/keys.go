@@ -41,8 +41,8 @@ const (
 func recordKey(base string) string  { return base + ":run" }
 func enqueueKey(base string) string { return base + ":enq" }
 
-// voidKey says that a reservation was released before its answer came: should its
-// script still arrive, it does nothing.
+// voidKey says that a call of this owner, a reservation or a begin, was given up:
+// should its script still arrive, it does nothing.
 func voidKey(base, owner string) string { return base + ":enq:" + owner }
 
 // The index of live leases is not a run's: it has a hash tag of its own.

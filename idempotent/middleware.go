@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -19,9 +18,13 @@ import (
 // when the lease may be over. The handler's context is derived from asynq's, which
 // the guard never cancels; it ends with ErrLeaseLost as its cause when the lease
 // does. asynq builds its chain anew for each task, so this only captures.
+//
+// A task that no Producer enqueued is named by its asynq task ID. An ID that is used
+// again, as by a scheduler with a fixed one, is the same run: it is skipped until
+// WithRetention is over.
 func (g *Guard) Middleware(next asynq.Handler) asynq.Handler {
 	return asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
-		return g.serve(ctx, t, next)
+		return archivable(g.serve(ctx, t, next))
 	})
 }
 
@@ -82,7 +85,7 @@ func (a *Attempt) watchGrace(ctx context.Context) (stop func()) {
 	var timer *time.Timer
 	armed := make(chan struct{})
 	unwatch := context.AfterFunc(ctx, func() {
-		timer = time.AfterFunc(a.g.grace, func() { a.giveUp(errGrace, !endedByAsynq(ctx)) })
+		timer = time.AfterFunc(a.g.grace, func() { a.giveUp(errGrace, !putBackByAsynq(ctx)) })
 		close(armed)
 	})
 	return func() {
@@ -109,9 +112,9 @@ func (a *Attempt) settle(ctx context.Context, err error) error {
 	return a.retry(ctx, err, class, wait)
 }
 
-// endedByAsynq: asynq ends the context for a shutdown too, and then puts the task
-// back without using a retry. Only a timeout is surely an end.
-func endedByAsynq(ctx context.Context) bool {
+// putBackByAsynq reports whether asynq cancelled the context, as for a shutdown: it then
+// puts the task back and uses no retry. A deadline is not meant.
+func putBackByAsynq(ctx context.Context) bool {
 	return ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded)
 }
 
@@ -137,8 +140,8 @@ func (a *Attempt) succeed(ctx context.Context) error {
 		if errors.Is(err, ErrLeaseLost) {
 			return a.lost(ctx, nil, err)
 		}
-		class, wait := a.g.classify(err)
-		return &retryError{err: err, class: class, delay: a.g.policy.delay(class, wait, a.delivery.retried)}
+		// Nothing failed, so no retry is used, and the archive is no place for a success.
+		return a.g.again(ctx, a.delivery, a.lease.Token, err, ClassOrphaned, a.g.policy.delay(ClassTransient, 0, whileAway))
 	}
 	a.g.log(a.lease.Key).Info("onceq: run succeeded", "attempt", a.lease.Attempt, "token", a.lease.Token)
 	a.mu.Lock()
@@ -170,18 +173,11 @@ func (a *Attempt) retry(ctx context.Context, err error, class Class, wait time.D
 	g, l := a.g, a.lease
 	delay := g.policy.delay(class, wait, a.delivery.retried)
 	released := a.handBack(ctx, handback{
-		next: delay, reason: bounded(text(err)), used: class == ClassTransient && !endedByAsynq(ctx),
+		next: delay, reason: bounded(text(err)), used: class == ClassTransient && !putBackByAsynq(ctx),
 	})
 	g.log(l.Key).Warn("onceq: attempt failed, another will follow", "attempt", l.Attempt, "token", l.Token,
 		"class", class.String(), "in", delay.Round(time.Millisecond), "released", released, "err", err)
 	return g.again(ctx, a.delivery, l.Token, err, class, delay)
-}
-
-// poisoned ends a run that killed its workers.
-func (g *Guard) poisoned(ctx context.Context, d delivery, err error) error {
-	g.log(d.key).Error("onceq: run failed as a poison pill", "task", d.id, "err", err)
-	g.failed(ctx, Failure{Key: d.key, Generation: d.generation, Err: err, Task: d.task})
-	return permanent(err)
 }
 
 // notBegun answers a delivery whose run is held, or of which Redis says nothing.
@@ -231,42 +227,6 @@ func (g *Guard) skip(ctx context.Context, d delivery, s *skipped) error {
 	return permanent(err)
 }
 
-// stale answers a delivery of an older generation. The newer one may have no delivery:
-// its producer died before the enqueue, or was not answered. Then this one, which is
-// here, makes way for it.
-func (g *Guard) stale(ctx context.Context, d delivery, s *skipped) error {
-	log := g.log(d.key).With("task", d.id, "reason", s.reason)
-	err := fmt.Errorf("onceq: run %q has a newer generation: %s", d.key, s.reason)
-	switch {
-	case s.wait < 0 || s.fingerprint != d.fingerprint: // of another payload we cannot deliver it
-	case s.wait > 0:
-		log.Info("onceq: delivery waits for the one of a newer generation", "left", s.wait)
-		return g.again(ctx, d, 0, err, ClassContended, g.policy.delay(ClassContended, s.wait, 0))
-	default:
-		id := g.taskID(d.key, s.newer)
-		opts := append(g.originalOptions(d), asynq.Queue(d.queue), asynq.TaskID(id), asynq.MaxRetry(g.policy.maxRetry))
-		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.opTimeout) // a run must not be lost to a timeout
-		defer cancel()
-		_, eerr := g.client.EnqueueContext(call, g.carry(d.task, d.key, s.newer, d.fingerprint), opts...)
-		if errors.Is(eerr, asynq.ErrTaskIDConflict) {
-			if there, _ := g.asked(d.queue, id); there != nil && over(there) {
-				newer := d
-				newer.generation = s.newer
-				id, eerr = g.handOver(ctx, newer, 0, g.policy.maxRetry, 0)
-			}
-		}
-		if eerr != nil && !errors.Is(eerr, asynq.ErrTaskIDConflict) {
-			log.Warn("onceq: attempt not begun", "err", eerr)
-			return g.again(ctx, d, 0, fmt.Errorf("%w: %w", ErrUnavailable, eerr), ClassOrphaned, g.policy.delay(ClassTransient, 0, whileAway))
-		}
-		if eerr == nil {
-			log.Warn("onceq: newer generation had no delivery and got one", "to", id)
-		}
-	}
-	log.Info("onceq: delivery skipped")
-	return fmt.Errorf("%w: %w", err, asynq.RevokeTask)
-}
-
 func (g *Guard) writeResult(d delivery, result []byte) {
 	w := d.task.ResultWriter()
 	if w == nil || result == nil {
@@ -275,47 +235,4 @@ func (g *Guard) writeResult(d delivery, result []byte) {
 	if _, err := w.Write(result); err != nil { // the outcome holds it: Guard.Lookup
 		g.log(d.key).Warn("onceq: result not written to the task", "task", d.id, "err", err)
 	}
-}
-
-// Failure is a run that failed for good; see WithOnFailed.
-type Failure struct {
-	Key        string
-	Generation int
-	Token      int64 // of the last attempt; 0 when no attempt of this process held the run
-	Attempt    int
-	Err        error // matches ErrPoisoned, ErrOrphaned, or what the handler returned; ErrAlreadyFailed where the first to know was cut off
-	Task       *asynq.Task
-}
-
-// failed tells of a failure that is recorded, once: a reply may have been lost on the
-// way, and then another who meets the run tells.
-func (g *Guard) failed(ctx context.Context, f Failure) {
-	if g.onFailed == nil {
-		return
-	}
-	caller := randomID(8)
-	mine, err := g.insist(context.WithoutCancel(ctx), func(ctx context.Context) (any, error) {
-		return g.run.Run(ctx, tellScript, []string{recordKey(g.base(f.Key))}, f.Generation, caller)
-	})
-	if err == nil && !mine {
-		return
-	}
-	if err != nil { // told twice is better than never
-		g.log(f.Key).Warn("onceq: failure is told, which could not be recorded", "err", err)
-	}
-	defer func() {
-		if v := recover(); v != nil {
-			g.log(f.Key).Error("onceq: OnFailed panicked", "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
-		}
-	}()
-	g.onFailed(context.WithoutCancel(ctx), f) // the run has ended, whatever becomes of its task
-}
-
-// bounded keeps a reason readable and small.
-func bounded(s string) string {
-	const limit = 1024
-	if len(s) <= limit {
-		return s
-	}
-	return s[:limit] + "..."
 }

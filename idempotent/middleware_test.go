@@ -395,3 +395,17 @@ func TestBackoffStaysWithinItsBounds(t *testing.T) {
 		}
 	}
 }
+
+// A base that no shift may overflow.
+func TestBackoffOfALongBase(t *testing.T) {
+	cfg := newWorldGuard(t, idempotent.WithBackoff(time.Minute, time.Hour)).ServerConfig(asynq.Config{})
+	for _, n := range []int{28, 29, 62, 63, 64} {
+		longest := time.Duration(0)
+		for range 100 {
+			longest = max(longest, cfg.RetryDelayFunc(n, errors.New("x"), nil))
+		}
+		if longest < 30*time.Minute || longest > time.Hour {
+			t.Errorf("retry %d: at most %v of 100, want up to an hour", n, longest)
+		}
+	}
+}

@@ -2,10 +2,9 @@ package idempotent
 
 import (
 	"context"
-	"errors"
 	"log/slog"
-	"strconv"
 	"time"
+	"unicode/utf8"
 
 	"github.com/hibiken/asynq"
 
@@ -32,6 +31,7 @@ type config struct {
 	policy       policy
 	logger       *slog.Logger
 	processLabel string
+	nils         []string // options that were given nil where that means nothing
 }
 
 const defaultPrefix = "onceq"
@@ -91,13 +91,16 @@ func WithMaxResult(bytes int) Option { return func(c *config) { c.maxResult = by
 
 // WithKeyFunc names the run of a task. Without it the key is the one the
 // Producer put into the task's headers, else the asynq task ID. An empty result
-// means the same as no KeyFunc.
-func WithKeyFunc(f func(*asynq.Task) string) Option { return func(c *config) { c.keyFunc = f } }
+// means the same as no KeyFunc. It goes before the Producer's key, so for tasks of a
+// Producer the two must agree: what the Producer calls queued would stay so.
+func WithKeyFunc(f func(*asynq.Task) string) Option {
+	return func(c *config) { c.keyFunc = f; c.refuse("WithKeyFunc", f == nil) }
+}
 
 // WithClassifier adds a classification of errors that goes before the built-in
 // one; see [Classifier]. The first that answers wins.
 func WithClassifier(f Classifier) Option {
-	return func(c *config) { c.classifiers = append(c.classifiers, f) }
+	return func(c *config) { c.classifiers = append(c.classifiers, f); c.refuse("WithClassifier", f == nil) }
 }
 
 // WithRetryBudget sets how many retries a Producer gives a run unless its caller
@@ -115,20 +118,28 @@ func WithBackoff(base, limit time.Duration) Option {
 // handler said so, it crashed too often, nothing could deliver it any more, or its
 // deadline passed in the queue. It runs in the worker that
 // found out, after the outcome was written, under a context that its task's end
-// does not cancel; a panic in it is logged. It is called once, also where the reply to
-// that write was lost; it may be lost when that worker dies at this point, and come
-// twice in an outage of Redis.
+// does not cancel; a panic in it is logged. It is called once per failure, with two
+// exceptions: never, if the worker dies between the write and the call; twice, if Redis
+// does not answer in between.
 func WithOnFailed(f func(context.Context, Failure)) Option {
-	return func(c *config) { c.onFailed = f }
+	return func(c *config) { c.onFailed = f; c.refuse("WithOnFailed", f == nil) }
 }
 
 // WithLogger sets the logger. Defaults to slog.Default().
-func WithLogger(l *slog.Logger) Option { return func(c *config) { c.logger = l } }
+func WithLogger(l *slog.Logger) Option {
+	return func(c *config) { c.logger = l; c.refuse("WithLogger", l == nil) }
+}
 
 // WithProcess sets how this process is called in answers and logs ("held by
 // ..."), at most 128 bytes. Defaults to the host name and process ID. A random part
 // is always added.
 func WithProcess(label string) Option { return func(c *config) { c.processLabel = label } }
+
+func (c *config) refuse(option string, isNil bool) {
+	if isNil {
+		c.nils = append(c.nils, option)
+	}
+}
 
 func (c *config) validate() error {
 	if err := runkey.ValidatePrefix(c.prefix); err != nil {
@@ -149,51 +160,10 @@ func (c *config) validate() error {
 		return setting.Invalidf("WithMaxResult: %d is not between 0 and %d", c.maxResult, 16<<20)
 	case len(c.processLabel) > 128:
 		return setting.Invalidf("WithProcess: %d bytes, at most 128 are allowed", len(c.processLabel))
-	case c.logger == nil:
-		return setting.Invalidf("WithLogger: nil")
-	}
-	for _, f := range c.classifiers {
-		if f == nil {
-			return setting.Invalidf("WithClassifier: nil")
-		}
+	case !utf8.ValidString(c.processLabel):
+		return setting.Invalidf("WithProcess: %q is not valid UTF-8", c.processLabel)
+	case len(c.nils) > 0:
+		return setting.Invalidf("%s: nil", c.nils[0])
 	}
 	return c.policy.validate()
 }
-
-// Class says what an error of a handler means for its run.
-type Class int
-
-const (
-	// ClassNone leaves the decision to the next classifier; the last one takes
-	// it for ClassTransient.
-	ClassNone Class = iota
-	// ClassTransient errors are retried with exponential backoff and use up the budget.
-	ClassTransient
-	// ClassPermanent errors are never retried: the run fails.
-	ClassPermanent
-	// ClassRateLimited errors are retried after the wait that came with them, without
-	// using up the budget.
-	ClassRateLimited
-	// ClassContended: another attempt holds the run. Retried when its lease may be
-	// over, without using up the budget.
-	ClassContended
-	// ClassOrphaned: the attempt lost its lease, or its worker died. Retried at once,
-	// without using up the budget.
-	ClassOrphaned
-)
-
-var classNames = [...]string{"none", "transient", "permanent", "rate limited", "contended", "orphaned"}
-
-// String returns the class in lower case.
-func (c Class) String() string {
-	if c < 0 || int(c) >= len(classNames) {
-		return "class " + strconv.Itoa(int(c))
-	}
-	return classNames[c]
-}
-
-// Classifier says what an error means, and how long to wait where it knows (zero:
-// the policy decides). It must be safe for concurrent use.
-type Classifier func(err error) (Class, time.Duration)
-
-var errNoAnswer = errors.New("unexpected reply")

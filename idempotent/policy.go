@@ -57,8 +57,8 @@ func (p policy) delay(c Class, wait time.Duration, n int) time.Duration {
 	}
 	// Full jitter: https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/
 	ceiling := p.limit
-	if n < 30 {
-		ceiling = min(p.limit, p.base<<max(n, 0))
+	if n = max(n, 0); n < 63 && p.base <= p.limit>>n {
+		ceiling = p.base << n
 	}
 	return max(p.base/2, jitter(ceiling))
 }
@@ -109,7 +109,7 @@ type permanentError struct{ err error }
 func (e *permanentError) Error() string   { return e.err.Error() }
 func (e *permanentError) Unwrap() []error { return []error{e.err, asynq.SkipRetry} }
 
-// ServerConfig returns cfg with the guard's retry policy. ClassContended, orphaned and
+// ServerConfig returns cfg with the guard's retry policy. Contended, orphaned and
 // rate-limited deliveries wait as long as their error says and use up no retry;
 // transient ones back off exponentially with full jitter. Functions the host has
 // set are kept: its RetryDelayFunc decides the delay of what is transient, its

@@ -75,7 +75,7 @@ func (p *Producer) Enqueue(ctx context.Context, key string, t *asynq.Task, opts 
 	for n := 1; err == nil && r.str(0) == "elsewhere" && n <= 3; n++ { // its window is over, and it was for another queue
 		there := k
 		there.queue, there.id = r.str(1), p.g.taskID(key, int(r.num(2)))
-		if err = p.lookFor(there); err == nil {
+		if err = p.refusedBy(ctx, there); err == nil {
 			r, err = p.reserve(ctx, k, reserveScript, ms(p.g.retention+o.delay), o.queue, there.queue)
 		}
 	}

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/nexuscore/onceq/idempotent"
 )
@@ -227,6 +229,34 @@ func TestFailedRerunIsTakenBack(t *testing.T) {
 		}
 		if _, err := w.producer.Rerun(t.Context(), "k", task("{}"), idempotent.RerunOptions{}, asynq.Timeout(time.Hour)); err != nil {
 			t.Fatalf("rerun with the first payload: %v", err)
+		}
+	})
+}
+
+// While a rerun that fails in the end is being enqueued, Recoverers take the run for
+// queued and forget it. It is an orphan again then, and found.
+func TestFailedRerunOfAnOrphan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		died(t, w.rdb, "k")
+		w.rdb.ZAdd(t.Context(), "onceq:{leases}:of:dead-1", redis.Z{Score: 1, Member: "k"})
+		slow := enqueuerFunc(func() {
+			w.recover(w.newGuard())
+			time.Sleep(2500 * time.Millisecond)
+		})
+		p, err := idempotent.NewProducer(w.guard, slow)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Rerun(t.Context(), "k", task("x"), idempotent.RerunOptions{FromScratch: true}, asynq.Timeout(time.Hour)); err == nil {
+			t.Fatal("the rerun was enqueued")
+		}
+		if r := w.lookup("k"); r.State != idempotent.StateRunning || r.Generation != 1 {
+			t.Fatalf("%+v, want what it was", r)
+		}
+		time.Sleep(15 * time.Second)
+		if got := w.tasks(); !slices.Equal(got, []string{"k~r1700000000000000 pending"}) {
+			t.Errorf("tasks %v, want a new delivery of the run", got)
 		}
 	})
 }

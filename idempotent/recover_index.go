@@ -26,8 +26,7 @@ var (
 	noteScript = redis.NewScript(noteLua)
 )
 
-// lookAgain is when a run that depends on a delivery is looked at after that
-// delivery is due.
+// lookAgain is how long after a delivery was due a Recoverer checks that it came.
 const lookAgain = 10 * time.Second
 
 type noteKind string
@@ -45,9 +44,8 @@ type noted struct {
 }
 
 // note writes to the index what the scripts could not: on Redis Cluster and Ring
-// a run's keys and the index are on different nodes. It goes out in the pipeline
-// of the script that follows and waits for no reply. A process that dies in the
-// millisecond between the two leaves its run to asynq's own recovery.
+// a run's keys and the index may be on different nodes. It waits for no reply. A process
+// that dies in the millisecond between the two leaves its run to asynq's own recovery.
 func (g *Guard) note(ctx context.Context, notes ...noted) {
 	if g.indexed || len(notes) == 0 {
 		return

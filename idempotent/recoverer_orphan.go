@@ -71,7 +71,7 @@ func (r *Recoverer) help(ctx context.Context, o orphan) (time.Duration, error) {
 		r.g.log(o.key).Warn("onceq: run died outside any queue, it cannot be delivered again", "token", o.token)
 		return 0, nil
 	}
-	last, err := r.g.asked(o.queue, o.delivery)
+	last, err := r.g.asked(ctx, o.queue, o.delivery)
 	if err != nil {
 		return 0, err
 	}
@@ -82,7 +82,7 @@ func (r *Recoverer) help(ctx context.Context, o orphan) (time.Duration, error) {
 	case o.used && o.spent(): // whatever asynq still thinks of its task: the handler may hang
 		return 0, r.fail(ctx, o, last, "its retries are spent; the last attempt: "+o.reason)
 	case last == nil && o.payload == nil:
-		if there, err := r.handedOver(o); there || err != nil {
+		if there, err := r.handedOver(ctx, o); there || err != nil {
 			return stuckFor, err
 		}
 		return 0, r.fail(ctx, o, last, "its task is gone and its payload was too large to keep")
@@ -97,9 +97,9 @@ func (o *orphan) spent() bool { return o.retried >= o.maxRetry }
 
 // handedOver reports whether the attempt that ended was given a delivery which asynq
 // still has.
-func (r *Recoverer) handedOver(o orphan) (bool, error) {
-	for n := 1; n <= mostDeliveries; n++ {
-		there, err := r.g.asked(o.queue, r.g.redeliveryTry(o.key, o.token, n))
+func (r *Recoverer) handedOver(ctx context.Context, o orphan) (bool, error) {
+	for id := range r.g.redeliveries(o.key, o.token, "") {
+		there, err := r.g.asked(ctx, o.queue, id)
 		switch {
 		case err != nil || there == nil:
 			return false, err
@@ -110,20 +110,13 @@ func (r *Recoverer) handedOver(o orphan) (bool, error) {
 	return false, nil
 }
 
-// mostDeliveries bounds how many new deliveries one attempt's end can lead to.
-const mostDeliveries = 8
-
 // deliver enqueues the run. The task ID follows from the token of the attempt that
 // ended, so of all that try one succeeds; a further one is made only when the
 // delivery that has the ID is dead as well.
 func (r *Recoverer) deliver(ctx context.Context, o orphan, last *asynq.TaskInfo) (time.Duration, error) {
 	t, opts := r.replacement(o, last)
 	hopeless := true
-	for n := 1; n <= mostDeliveries; n++ {
-		id := r.g.redeliveryTry(o.key, o.token, n)
-		if id == o.delivery {
-			continue
-		}
+	for id := range r.g.redeliveries(o.key, o.token, o.delivery) {
 		call, cancel := context.WithTimeout(ctx, r.g.opTimeout)
 		_, err := r.g.client.EnqueueContext(call, t, append(opts, asynq.TaskID(id))...)
 		cancel()
@@ -135,7 +128,7 @@ func (r *Recoverer) deliver(ctx context.Context, o orphan, last *asynq.TaskInfo)
 		if !errors.Is(err, asynq.ErrTaskIDConflict) {
 			return 0, fmt.Errorf("%w: enqueue %s: %w", ErrUnavailable, id, err)
 		}
-		there, err := r.g.asked(o.queue, id)
+		there, err := r.g.asked(ctx, o.queue, id)
 		if err != nil {
 			return 0, err
 		}

@@ -112,16 +112,23 @@ func (r *Recoverer) tend(ctx context.Context, entries []entry) {
 	judging, cancel := context.WithTimeout(ctx, g.opTimeout)
 	results := g.run.RunAll(judging, calls)
 	cancel()
+	var unknown error
+	unjudged := 0
 	for i, res := range results {
 		if ctx.Err() != nil {
 			return
 		}
-		if res.Err != nil {
-			g.log(keys[i]).Warn("onceq: orphaned run not judged", "err", res.Err)
+		if res.Err != nil { // moved all the same: it must not keep its place before those that can be judged
+			unknown = res.Err
+			unjudged++
+			moves = append(moves, move{entry: kept[i], in: r.interval})
 			continue
 		}
 		list, _ := res.Value.([]any)
 		moves = append(moves, r.act(ctx, keys[i], kept[i], reply(list)))
+	}
+	if unjudged > 0 {
+		g.logger.Warn("onceq: orphaned runs not judged, they are looked at again", "runs", unjudged, "in", r.interval, "err", unknown)
 	}
 	r.put(ctx, moves)
 }

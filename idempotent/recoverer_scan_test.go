@@ -2,13 +2,17 @@ package idempotent_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/nexuscore/onceq/idempotent"
+	"github.com/nexuscore/onceq/internal/logtest"
 	"github.com/nexuscore/onceq/internal/redistest"
 )
 
@@ -63,4 +67,29 @@ func TestScanOfManyLiveRuns(t *testing.T) {
 	if usec > 5000 {
 		t.Errorf("a look takes Redis %v µs, want it cheap", usec)
 	}
+}
+
+// Runs that cannot be judged do not keep their places before those that can.
+func TestRunsThatCannotBeJudgedMakeWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		for _, key := range []string{"gone-1", "gone-2", "gone-3", "well"} { // in the index's order
+			died(t, w.rdb, key)
+			w.rdb.ZAdd(t.Context(), "onceq:{leases}:of:dead-1", redis.Z{Score: 1, Member: key}) // long ago, by virtual time
+		}
+		w.rdb.AddHook(deaf{script: "recover_judge.lua", on: "gone"})
+		if _, err := w.client.Enqueue(task("x"), asynq.TaskID("other"), asynq.ProcessIn(time.Hour)); err != nil { // makes the queue
+			t.Fatal(err)
+		}
+		var log logtest.Log
+		g := w.newGuard(idempotent.WithLogger(log.Logger()))
+		w.recover(g, idempotent.WithBatch(3))
+		time.Sleep(4500 * time.Millisecond)
+		if got := w.tasks(); !slices.Equal(got, []string{"other scheduled", "well~r1700000000000000 pending"}) {
+			t.Errorf("tasks %v, want a delivery of the one that can be judged", got)
+		}
+		if n := strings.Count(log.String(), "not judged"); n < 3 || n > 6 {
+			t.Errorf("said %d times in 4.5 s, want once a look:\n%s", n, log.String())
+		}
+	})
 }

@@ -16,7 +16,7 @@ import (
 // with what is left of its budget: nothing.
 func (g *Guard) again(ctx context.Context, d delivery, token int64, err error, class Class, delay time.Duration) error {
 	retry := &retryError{err: err, class: class, delay: delay}
-	if !d.spent() || endedByAsynq(ctx) {
+	if !d.spent() || putBackByAsynq(ctx) {
 		return retry
 	}
 	id, eerr := g.handOver(ctx, d, token, 0, delay)
@@ -31,20 +31,16 @@ func (g *Guard) again(ctx context.Context, d delivery, token int64, err error, c
 // handOver enqueues a delivery that replaces d. Its ID follows from the token (0 before
 // the first attempt), so that others who find the same attempt dead come to the same.
 func (g *Guard) handOver(ctx context.Context, d delivery, token int64, retries int, delay time.Duration) (id string, err error) {
-	opts := append(g.originalOptions(d), asynq.Queue(d.queue), asynq.MaxRetry(retries), asynq.ProcessIn(delay))
+	opts := append(g.originalOptions(ctx, d), asynq.Queue(d.queue), asynq.MaxRetry(retries), asynq.ProcessIn(delay))
 	t := g.carry(d.task, d.key, d.generation, d.fingerprint)
-	for n := 1; n <= mostDeliveries; n++ {
-		id = g.redeliveryTry(d.key, token, n)
-		if id == d.id { // this is that delivery: the next needs another ID
-			continue
-		}
+	for id = range g.redeliveries(d.key, token, d.id) {
 		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.opTimeout) // a run must not be lost to a timeout
 		_, err = g.client.EnqueueContext(call, t, append(opts, asynq.TaskID(id))...)
 		cancel()
 		if !errors.Is(err, asynq.ErrTaskIDConflict) {
 			return id, err
 		}
-		if there, _ := g.asked(d.queue, id); there == nil || !over(there) {
+		if there, _ := g.asked(context.WithoutCancel(ctx), d.queue, id); there == nil || !over(there) {
 			return id, nil // it is there, or was a moment ago
 		}
 	}
@@ -52,8 +48,8 @@ func (g *Guard) handOver(ctx context.Context, d delivery, token int64, retries i
 }
 
 // originalOptions are those of the task that only asynq knows.
-func (g *Guard) originalOptions(d delivery) []asynq.Option {
-	info, _ := g.asked(d.queue, d.id)
+func (g *Guard) originalOptions(ctx context.Context, d delivery) []asynq.Option {
+	info, _ := g.asked(context.WithoutCancel(ctx), d.queue, d.id)
 	if info == nil { // gone or unreachable: the context's deadline is the next best
 		return []asynq.Option{asynq.Timeout(max(time.Second, d.timeout))}
 	}

@@ -52,8 +52,14 @@ func (p *Producer) release(ctx context.Context, k ticket, whole bool, void time.
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.g.opTimeout) // the caller's end must not leave a reservation
 	defer cancel()
-	_, err := p.g.run.Run(ctx, releaseScript, []string{enqueueKey(base), recordKey(base), voidKey(base, k.owner)},
-		k.owner, back, ms(p.g.retention), ms(void))
+	keys := []string{enqueueKey(base), recordKey(base), voidKey(base, k.owner)}
+	if p.g.indexed {
+		keys = append(keys, waitingKey(p.g.prefix))
+	}
+	v, err := p.g.run.Run(ctx, releaseScript, keys, k.owner, back, ms(p.g.retention), ms(void), runkey.Escape(k.key), ms(lookAgain))
+	if v == int64(2) {
+		p.g.note(ctx, noted{key: k.key, kind: noteWait, ms: ms(lookAgain)})
+	}
 	if err != nil {
 		p.g.log(k.key).Warn("onceq: reservation not released, it ends by itself", "window", p.window, "err", err)
 	}
@@ -100,7 +106,7 @@ func (p *Producer) hand(ctx context.Context, t *asynq.Task, k ticket, o enqueueO
 		case unanswered(err):
 			return nil, leftPerhaps, fmt.Errorf("enqueue of run %q: %w: %w", k.key, ErrUnavailable, err)
 		}
-		there, lerr := p.g.asked(k.queue, k.id)
+		there, lerr := p.g.asked(context.WithoutCancel(ctx), k.queue, k.id) // a plain answer is worth the wait
 		switch {
 		case lerr != nil:
 			return nil, leftPerhaps, fmt.Errorf("enqueue of run %q: %w: %w", k.key, lerr, err)
@@ -117,9 +123,9 @@ func (p *Producer) hand(ctx context.Context, t *asynq.Task, k ticket, o enqueueO
 	return nil, leftPerhaps, &DuplicateError{Key: k.key, State: StateQueued, RetryAfter: p.window} // a task that cannot be seen
 }
 
-// lookFor looks for a task that would be in the way.
-func (p *Producer) lookFor(k ticket) error {
-	there, err := p.g.asked(k.queue, k.id)
+// refusedBy is the refusal by a task that would be in the way; nil when there is none.
+func (p *Producer) refusedBy(ctx context.Context, k ticket) error {
+	there, err := p.g.asked(ctx, k.queue, k.id)
 	if err != nil || there == nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package idempotent
 
 import (
 	_ "embed"
+	"fmt"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -33,6 +34,9 @@ var (
 	rerunScript   = redis.NewScript(rerunLua)
 	tellScript    = redis.NewScript(tellLua)
 )
+
+// errNoAnswer is a reply that no script of ours gives.
+var errNoAnswer = fmt.Errorf("%w: unexpected reply", ErrUnavailable)
 
 // reply reads the array a script returned. Every getter gives a zero value for
 // what is not there: a script and its reader are one program.

@@ -65,28 +65,22 @@ type Run struct {
 
 // Lookup reads what Redis knows of a run. A run without a record has the state
 // StateUnknown and no error; an error wraps ErrUnavailable, or ErrInvalid for a bad key.
+// It takes 3 s at most, whatever the client's own timeouts.
 func (g *Guard) Lookup(ctx context.Context, key string) (Run, error) {
 	if err := runkey.Validate(key); err != nil {
 		return Run{}, setting.Invalidf("%w", err)
 	}
-	base := g.base(key)
-	var fields *redis.MapStringStringCmd
-	var left *redis.DurationCmd
-	_, err := g.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
-		fields = p.HGetAll(ctx, recordKey(base))
-		left = p.PTTL(ctx, runkey.Lock(base))
-		return nil
-	})
+	found, err := within(ctx, g.opTimeout, func(ctx context.Context) (found, error) { return g.find(ctx, key) })
 	if err != nil {
 		g.run.LookAround(ctx, err)
 		return Run{}, fmt.Errorf("lookup of run %q: %w: %w", key, lease.ErrUnavailable, err)
 	}
-	f := fields.Val()
+	f := found.record
 	r := Run{
 		Key: key, State: parseState(f["state"]), Generation: int(atoi(f["gen"])), Attempt: int(atoi(f["attempt"])),
 		Crashes: int(atoi(f["crashes"])), Token: atoi(f["token"]), Reason: f["reason"], Delivery: f["delivery"], Fingerprint: f["fp"],
 		Began: unixMilli(f["began"]), Ended: unixMilli(f["ended"]), RetryAt: unixMilli(f["retry_at"]),
-		LeaseLeft: max(0, left.Val()),
+		LeaseLeft: max(0, found.left),
 	}
 	if r.State != StateSucceeded && r.State != StateFailed { // that of an older generation
 		r.Ended = time.Time{}
@@ -101,6 +95,26 @@ func (g *Guard) Lookup(ctx context.Context, key string) (Run, error) {
 		r.Result = []byte(s)
 	}
 	return r, nil
+}
+
+type found struct {
+	record map[string]string
+	left   time.Duration // of the lease
+}
+
+func (g *Guard) find(ctx context.Context, key string) (found, error) {
+	base := g.base(key)
+	var fields *redis.MapStringStringCmd
+	var left *redis.DurationCmd
+	_, err := g.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+		fields = p.HGetAll(ctx, recordKey(base))
+		left = p.PTTL(ctx, runkey.Lock(base))
+		return nil
+	})
+	if err != nil {
+		return found{}, err
+	}
+	return found{fields.Val(), left.Val()}, nil
 }
 
 func unixMilli(s string) time.Time {

@@ -1,8 +1,10 @@
 package idempotent
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"time"
 
@@ -14,18 +16,22 @@ import (
 // sweepers, which must not mistake a long queue for a lost delivery. A task that a
 // worker has taken does not count, since the worker may be dead: the lease tells. An
 // error wraps ErrUnavailable.
-func (g *Guard) Waiting(r Run, queue string) (bool, error) {
+func (g *Guard) Waiting(ctx context.Context, r Run, queue string) (bool, error) {
+	return g.waiting(ctx, r, queue, func(*asynq.TaskInfo) bool { return true })
+}
+
+func (g *Guard) waiting(ctx context.Context, r Run, queue string, counts func(*asynq.TaskInfo) bool) (bool, error) {
 	ids := []string{g.taskID(r.Key, r.Generation), g.redeliveryID(r.Key, r.Token), r.Delivery}
 	slices.Sort(ids)
 	for _, id := range slices.Compact(ids) {
 		if id == "" {
 			continue
 		}
-		info, err := g.asked(queue, id)
+		t, err := g.asked(ctx, queue, id)
 		if err != nil {
 			return false, err
 		}
-		if info != nil && info.State != asynq.TaskStateActive && !over(info) {
+		if t != nil && t.State != asynq.TaskStateActive && !over(t) && counts(t) {
 			return true, nil
 		}
 	}
@@ -34,16 +40,55 @@ func (g *Guard) Waiting(r Run, queue string) (bool, error) {
 
 // asked is what asynq knows of a task, nil when it does not have it. An error wraps
 // ErrUnavailable.
-func (g *Guard) asked(queue, id string) (*asynq.TaskInfo, error) {
-	info, err := g.inspector.GetTaskInfo(queue, id)
+func (g *Guard) asked(ctx context.Context, queue, id string) (*asynq.TaskInfo, error) {
+	t, err := within(ctx, g.opTimeout, func(context.Context) (*asynq.TaskInfo, error) { return g.inspector.GetTaskInfo(queue, id) })
 	switch {
 	case err == nil:
-		return info, nil
+		return t, nil
 	case errors.Is(err, asynq.ErrTaskNotFound), errors.Is(err, asynq.ErrQueueNotFound):
 		return nil, nil
 	}
 	return nil, fmt.Errorf("%w: task %s: %w", ErrUnavailable, id, err)
 }
+
+// within bounds a call that may be deaf to its context, as those of a client without
+// ContextTimeoutEnabled are. The call goes on, unheard, until the client gives up.
+func within[T any](ctx context.Context, d time.Duration, call func(context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	type answer struct {
+		v   T
+		err error
+	}
+	c := make(chan answer, 1)
+	go func() {
+		v, err := call(ctx)
+		c <- answer{v, err}
+	}()
+	select {
+	case a := <-c:
+		return a.v, a.err
+	case <-ctx.Done():
+		var none T
+		return none, ctx.Err()
+	}
+}
+
+// redeliveries are the task IDs that a delivery after the attempt with this token can
+// have, but for one: whoever finds that attempt dead comes to the same, in the same
+// order, and takes the next only when asynq is done with the one before.
+func (g *Guard) redeliveries(key string, token int64, but string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for n := 1; n <= mostDeliveries; n++ {
+			if id := g.redeliveryTry(key, token, n); id != but && !yield(id) {
+				return
+			}
+		}
+	}
+}
+
+// mostDeliveries bounds how many new deliveries one attempt's end can lead to.
+const mostDeliveries = 8
 
 // over reports whether asynq is done with a task that it still has: it delivers
 // nothing more, and its ID is taken all the same.

@@ -10,6 +10,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/nexuscore/onceq/idempotent"
+	"github.com/nexuscore/onceq/internal/redistest"
 )
 
 func TestWaiting(t *testing.T) {
@@ -17,7 +18,7 @@ func TestWaiting(t *testing.T) {
 		w := newWorld(t)
 		is := func(when string, want bool) {
 			t.Helper()
-			if got, err := w.guard.Waiting(w.lookup("k"), "default"); got != want || err != nil {
+			if got, err := w.guard.Waiting(t.Context(), w.lookup("k"), "default"); got != want || err != nil {
 				t.Errorf("%s: Waiting = %v, %v; want %v", when, got, err, want)
 			}
 		}
@@ -45,8 +46,25 @@ func TestWaiting(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		is("it has succeeded", false)
 		w.mini.Close()
-		if _, err := w.guard.Waiting(idempotent.Run{Key: "k"}, "default"); !errors.Is(err, idempotent.ErrUnavailable) {
+		if _, err := w.guard.Waiting(t.Context(), idempotent.Run{Key: "k"}, "default"); !errors.Is(err, idempotent.ErrUnavailable) {
 			t.Errorf("without Redis: %v, want ErrUnavailable", err)
 		}
 	})
+}
+
+// A Redis that hangs holds up no caller longer than its context, whatever the client's
+// own timeouts are.
+func TestQuestionsAreBounded(t *testing.T) {
+	mini, rdb := redistest.Mini(t)
+	g := newGuardOn(t, rdb, "p")
+	mini.Lock()
+	defer mini.Unlock()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := g.Lookup(ctx, "k"); !errors.Is(err, idempotent.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Lookup: %v, want ErrUnavailable at the deadline", err)
+	}
+	if _, err := g.Waiting(ctx, idempotent.Run{Key: "k"}, "default"); !errors.Is(err, idempotent.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Waiting: %v, want ErrUnavailable at the deadline", err)
+	}
 }

@@ -149,7 +149,7 @@ func (s *Sweeper) look(ctx context.Context, row Run) (did bool, err error) {
 		return false, nil
 	}
 	if how == verdictEnqueue || how == verdictRedeliver { // a long queue is no loss
-		if waits, err := d.guard.Waiting(seen, d.queue); waits || err != nil {
+		if waits, err := d.guard.Waiting(ctx, seen, d.queue); waits || err != nil {
 			return false, err
 		}
 	}

@@ -20,14 +20,15 @@ import (
 var (
 	// ErrLost says that the lease was ours and is no longer.
 	ErrLost = errors.New("onceq: lease lost")
-	// ErrUnavailable says that Redis gave no answer: the command may or may not
-	// have taken effect.
+	// ErrUnavailable says that Redis gave no answer, or an error for one: the command may
+	// or may not have taken effect.
 	ErrUnavailable = errors.New("onceq: redis unavailable, cannot tell")
 )
 
 var errEnded = fmt.Errorf("%w: the attempt has ended", ErrLost)
 
-// Config is what is known of an attempt when it begins. It never changes.
+// Config is what is known of an attempt when it begins. It never changes, but for the
+// snapshot.
 type Config struct {
 	Prefix      string // tenant prefix of the guard
 	Key         string // run key as the host gave it
@@ -40,8 +41,8 @@ type Config struct {
 	// Stamp changes when what earlier attempts stored must not be used: another
 	// payload, or a rerun from scratch. Snapshots and steps carry it.
 	Stamp string
-	// Snapshot is the checkpoint as begin read it; nil when there was none. It
-	// saves checkpoint a round trip.
+	// Snapshot is the checkpoint as begin read it; nil when there was none, and once
+	// it was taken. It saves checkpoint a round trip.
 	Snapshot []byte
 	// TTL is how long Redis keeps the lease after each extension.
 	TTL time.Duration
@@ -199,8 +200,8 @@ func (l *Lease) TakeSnapshot() (snapshot []byte, ok bool) {
 	if l.taken {
 		return nil, false
 	}
-	l.taken = true
-	return l.Snapshot, true
+	snapshot, l.taken, l.Snapshot = l.Snapshot, true, nil // megabytes, which the attempt must not keep
+	return snapshot, true
 }
 
 // HoldsSteps records a Redis key of memoised steps that finish must drop.

@@ -108,4 +108,7 @@ func TestSnapshotIsTakenOnce(t *testing.T) {
 	if got, ok := l.TakeSnapshot(); ok || got != nil {
 		t.Errorf("second: %q, %v; want nothing: it may be old", got, ok)
 	}
+	if l.Snapshot != nil {
+		t.Error("the lease keeps what may be megabytes")
+	}
 }

@@ -93,9 +93,9 @@ func ValidatePrefix(prefix string) error {
 	case len(prefix) > 64:
 		return fmt.Errorf("prefix has %d bytes, at most 64 are allowed", len(prefix))
 	}
-	for i := range len(prefix) {
-		if escaped(prefix[i]) {
-			return fmt.Errorf("prefix %q has %q, which separates parts of a key; use letters, digits, '-', '_', '.' or '/'", prefix, prefix[i])
+	for _, c := range prefix {
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune("-_./", c) {
+			return fmt.Errorf("prefix %q has %q; use ASCII letters, digits, '-', '_', '.' or '/'", prefix, c)
 		}
 	}
 	return nil
