@@ -95,7 +95,7 @@ func TestAMasterThatIsDeadLeavesTheOthersAlone(t *testing.T) {
 	rdb := c.Client()
 	runs := onEach(func(lock string) string { return c.NodeOf(lock).Addr })
 	var l logtest.Log
-	store := newStore(t, rdb, WithLogger(l.Logger()), WithTimeout(100*time.Millisecond))
+	store := newStore(t, rdb, WithLogger(l.Logger()))
 	dead := c.Nodes[0]
 	var tr trail
 	list := tr.phases("1", "2", "3", "4", "5", "6", "7")

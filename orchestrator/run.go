@@ -230,7 +230,7 @@ var ErrNotFound = errors.New("onceq: no such run")
 var ErrSchema = errors.New("onceq: the runs tables are not usable")
 
 // StaleError (lost): an attempt wanted to write to the row of a run that belongs
-// to a later attempt, to a later generation or to the outcome by now. Nothing was
+// to a later attempt, to a later generation or to the outcome by now. It was not
 // written. It matches idempotent.ErrLeaseLost.
 type StaleError struct {
 	RunID      string

@@ -23,7 +23,6 @@ type outer struct {
 	Number   number
 	Renamed  int `json:"other,omitempty"`
 	Out      int `json:"-"`
-	Dash     int `json:"-,"`
 	Struct   hidden
 	private  int
 	Embedded `json:"named"`
@@ -47,7 +46,7 @@ func TestFields(t *testing.T) {
 			got = append(got, FieldName(inner))
 		}
 	}
-	b, err := json.Marshal(outer{hidden: &hidden{}, Renamed: 1})
+	b, err := json.Marshal(outer{hidden: &hidden{}, number: 1, private: 1, Renamed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
