@@ -24,7 +24,7 @@ type outer struct {
 	Renamed  int `json:"other,omitempty"`
 	Out      int `json:"-"`
 	Struct   hidden
-	private  int
+	private  hidden
 	Embedded `json:"named"`
 }
 
@@ -46,7 +46,7 @@ func TestFields(t *testing.T) {
 			got = append(got, FieldName(inner))
 		}
 	}
-	b, err := json.Marshal(outer{hidden: &hidden{}, number: 1, private: 1, Renamed: 1})
+	b, err := json.Marshal(outer{hidden: &hidden{}, number: 1, private: hidden{2}, Renamed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
