@@ -23,11 +23,14 @@ end
 local t = redis.call('TIME')
 local now = tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
 redis.call('HSET', KEYS[2], 'state', 'retrying', 'retry_at', now + tonumber(ARGV[4]), 'reason', ARGV[5], 'used', ARGV[6])
-redis.call('PEXPIRE', KEYS[2], ARGV[2])
+local kept = tonumber(ARGV[2]) + tonumber(ARGV[4]) -- the record must outlive the wait
+redis.call('PEXPIRE', KEYS[2], kept)
 redis.call('DEL', KEYS[1])
 if KEYS[4] then
   redis.call('ZREM', KEYS[4], ARGV[3])
   redis.call('ZADD', KEYS[5], now + tonumber(ARGV[4]) + tonumber(ARGV[7]), ARGV[3])
-  redis.call('PEXPIRE', KEYS[5], ARGV[2])
+  if redis.call('PTTL', KEYS[5]) < kept then
+    redis.call('PEXPIRE', KEYS[5], kept)
+  end
 end
 return 1

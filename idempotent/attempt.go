@@ -209,6 +209,8 @@ func (g *Guard) began(ctx context.Context, d delivery, owner string, sent time.T
 		return nil, nil, nil, &ContendedError{
 			Key: d.key, Holder: r.str(1), RetryAfter: time.Duration(r.num(2)) * time.Millisecond, token: r.num(3),
 		}
+	case "resting":
+		return nil, nil, nil, &ContendedError{Key: d.key, RetryAfter: time.Duration(r.num(1)) * time.Millisecond, token: r.num(2)}
 	case "succeeded":
 		return nil, nil, &skipped{state: StateSucceeded, result: r.bytes(2)}, nil
 	case "failed":

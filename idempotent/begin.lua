@@ -9,6 +9,8 @@
 -- returns
 --   {'begun', token, attempt, crashes, stamp, snapshot or false}
 --   {'held', process, lease ms left, token}   another attempt holds the lease
+--   {'resting', ms, token}                    the next attempt is due later, and this is not
+--                                             the delivery that was told when
 --   {'succeeded', token, result or false}     terminal: nothing to do
 --   {'failed', token, reason, attempt, '1' when somebody was told, else '0'}
 --                                             terminal: only Rerun starts it again
@@ -26,17 +28,21 @@
 --
 -- An attempt that died without an outcome is a crash. Those that saved a phase before
 -- do not add up: what kills its worker for ever gets nowhere.
-local f = redis.call('HMGET', KEYS[2], 'state', 'token', 'gen', 'epoch', 'attempt', 'crashes', 'process', 'result', 'reason',
-  'fp', 'from', 'claim_by', 'told', 'owner')
-local state, token, gen = f[1], tonumber(f[2] or '0'), tonumber(f[3] or '0')
+local names = {'state', 'token', 'gen', 'epoch', 'attempt', 'crashes', 'process', 'result', 'reason', 'fp', 'from', 'claim_by',
+  'told', 'owner', 'delivery', 'retry_at'}
+local run = {}
+for i, v in ipairs(redis.call('HMGET', KEYS[2], unpack(names))) do
+  run[names[i]] = v
+end
+local state, token, gen = run.state, tonumber(run.token or '0'), tonumber(run.gen or '0')
 local mine = tonumber(ARGV[4])
 local holder = redis.call('GET', KEYS[1])
 
-if holder ~= ARGV[1] and (f[14] == ARGV[1] or redis.call('EXISTS', KEYS[5]) == 1) then
+if holder ~= ARGV[1] and (run.owner == ARGV[1] or redis.call('EXISTS', KEYS[5]) == 1) then
   return {'over'}
 end
 if mine < gen then
-  return {'stale', gen, state == 'queued' and math.max(0, redis.call('PTTL', KEYS[4])) or -1, f[10] or ''}
+  return {'stale', gen, state == 'queued' and math.max(0, redis.call('PTTL', KEYS[4])) or -1, run.fp or ''}
 end
 if holder and holder ~= ARGV[1] then
   local left = redis.call('PTTL', KEYS[1])
@@ -44,30 +50,37 @@ if holder and holder ~= ARGV[1] then
     redis.call('PEXPIRE', KEYS[1], ARGV[2])
     left = tonumber(ARGV[2])
   end
-  return {'held', f[7] or '', left, string.format('%.0f', token)}
+  return {'held', run.process or '', left, string.format('%.0f', token)}
 end
-local attempt, crashes = tonumber(f[5] or '0'), tonumber(f[6] or '0')
+local attempt, crashes = tonumber(run.attempt or '0'), tonumber(run.crashes or '0')
 local t = redis.call('TIME')
 local now = tonumber(t[1]) * 1000000 + tonumber(t[2])
 -- A record that was forgotten must not find what its run once checkpointed.
-local epoch = tonumber(f[4] or now)
+local epoch = tonumber(run.epoch or now)
 local snapshot = redis.call('GET', KEYS[3])
 if not holder then
   if mine > gen and gen > 0 and state ~= 'succeeded' then -- this delivery outran what Rerun wrote
     state, attempt, crashes = false, 0, 0
   end
   if state == 'succeeded' then
-    return {'succeeded', string.format('%.0f', token), f[8] or false}
+    return {'succeeded', string.format('%.0f', token), run.result or false}
   end
-  if state == 'failed' and f[12] == ARGV[1] then
+  if state == 'failed' and run.claim_by == ARGV[1] then
     return {'poisoned', string.format('%.0f', token), crashes}
   end
   if state == 'failed' then
-    return {'failed', string.format('%.0f', token), f[9] or '', attempt, f[13] == string.format('%d', gen) and '1' or '0'}
+    return {'failed', string.format('%.0f', token), run.reason or '', attempt, run.told == string.format('%d', gen) and '1' or '0'}
+  end
+  if state == 'retrying' and run.delivery ~= ARGV[9] then
+    -- Early is a second and more: asynq cuts the times of its tasks to whole ones.
+    local early = tonumber(run.retry_at or '0') - now / 1000
+    if early > 1000 then
+      return {'resting', string.format('%.0f', early), string.format('%.0f', token)}
+    end
   end
   local from = snapshot and redis.sha1hex(snapshot) or ''
   if state == 'running' then -- it began and nobody wrote how it ended
-    crashes = from == (f[11] or '') and crashes + 1 or 1
+    crashes = from == (run.from or '') and crashes + 1 or 1
   end
   token = math.max(token + 1, now)
   if crashes > 0 and crashes >= tonumber(ARGV[6]) then

@@ -83,10 +83,10 @@ func (g *Guard) release(ctx context.Context, key, owner string, h handback) (boo
 	}
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.opTimeout) // the task's context has often ended
 	defer cancel()
-	v, err := g.run.Run(call, abandonScript, keys, owner, ms(g.retention), runkey.Escape(key), ms(h.next), h.reason, used, ms(lookAgain), ms(h.void))
+	v, err := g.run.Run(call, abandonScript, keys, owner, ms(g.retention), runkey.Escape(key), ms(h.next), h.reason, used, ms(lookAfter), ms(h.void))
 	released := err == nil && v == int64(1)
 	if released {
-		g.note(ctx, noted{key: key, kind: noteWait, ms: ms(h.next + lookAgain)})
+		g.note(ctx, noted{key: key, kind: noteWait, ms: ms(h.next + lookAfter)})
 	}
 	return released, err
 }

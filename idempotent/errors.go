@@ -18,8 +18,8 @@ var (
 	// ErrUnavailable (cannot tell): Redis did not answer in time, or answered with an
 	// error. The command may or may not have taken effect.
 	ErrUnavailable = lease.ErrUnavailable
-	// ErrContended (no): another attempt holds the run's lease. See
-	// [*ContendedError].
+	// ErrContended (no): another attempt holds the run's lease, or it is another
+	// delivery's turn. See [*ContendedError].
 	ErrContended = errors.New("onceq: run is held by another attempt")
 	// ErrDuplicate (no): the run is queued, running, waiting for a retry, or
 	// failed. See [*DuplicateError].
@@ -46,13 +46,16 @@ var (
 // ErrContended.
 type ContendedError struct {
 	Key        string
-	Holder     string        // the process that holds the lease
-	RetryAfter time.Duration // what is left of its TTL
+	Holder     string        // the process that holds the lease; "" while the run waits for its retry
+	RetryAfter time.Duration // what is left of the lease's TTL, or of the wait
 
 	token int64 // of the holder
 }
 
 func (e *ContendedError) Error() string {
+	if e.Holder == "" {
+		return fmt.Sprintf("onceq: run %q rests for another %v until its retry, which another delivery makes", e.Key, e.RetryAfter)
+	}
 	return fmt.Sprintf("onceq: run %q is held by %s for another %v", e.Key, e.Holder, e.RetryAfter)
 }
 

@@ -187,7 +187,11 @@ func (g *Guard) notBegun(ctx context.Context, d delivery, err error) error {
 	var token int64
 	if errors.As(err, &held) {
 		wait, token = held.RetryAfter, held.token
-		g.log(d.key).Info("onceq: delivery waits for the holder", "task", d.id, "holder", held.Holder, "left", wait)
+		if held.Holder == "" {
+			g.log(d.key).Info("onceq: delivery waits for the run's retry", "task", d.id, "left", wait)
+		} else {
+			g.log(d.key).Info("onceq: delivery waits for the holder", "task", d.id, "holder", held.Holder, "left", wait)
+		}
 	} else {
 		g.log(d.key).Warn("onceq: attempt not begun", "task", d.id, "err", err)
 	}

@@ -26,8 +26,12 @@ var (
 	noteScript = redis.NewScript(noteLua)
 )
 
-// lookAgain is how long after a delivery was due a Recoverer checks that it came.
-const lookAgain = 10 * time.Second
+const (
+	// lookAfter is how long after a retry was due a Recoverer checks that it began.
+	lookAfter = 2 * time.Second
+	// lookAgain is how long after it did something for a run it checks that it helped.
+	lookAgain = 10 * time.Second
+)
 
 type noteKind string
 

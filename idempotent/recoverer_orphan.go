@@ -75,7 +75,7 @@ func (r *Recoverer) help(ctx context.Context, o orphan) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	if last != nil && onItsWay(last, o.state) {
+	if last != nil && queued(last) {
 		return stuckFor, nil
 	}
 	switch {
@@ -88,6 +88,8 @@ func (r *Recoverer) help(ctx context.Context, o orphan) (time.Duration, error) {
 		return 0, r.fail(ctx, o, last, "its task is gone and its payload was too large to keep")
 	case overdue(last):
 		return 0, r.fail(ctx, o, last, "its task's deadline is over")
+	case last != nil && resting(last):
+		return r.wake(o, last)
 	}
 	return r.deliver(ctx, o, last)
 }
@@ -140,6 +142,8 @@ func (r *Recoverer) deliver(ctx context.Context, o orphan, last *asynq.TaskInfo)
 		case there.State == asynq.TaskStateActive: // its worker died before it began
 			hopeless = false
 		case over(there):
+		case resting(there):
+			return r.wake(o, there)
 		default:
 			return stuckFor, nil
 		}
@@ -150,6 +154,19 @@ func (r *Recoverer) deliver(ctx context.Context, o orphan, last *asynq.TaskInfo)
 	r.g.log(o.key).Error("onceq: orphaned run has many deliveries and none begins; left to asynq's recovery",
 		"token", o.token, "deliveries", mostDeliveries)
 	return stuckFor, nil
+}
+
+// wake makes asynq deliver a task now that waits for a lease which ended sooner than it
+// might have: by a crash, or given back. Waits that were chosen are over when this is asked.
+func (r *Recoverer) wake(o orphan, t *asynq.TaskInfo) (time.Duration, error) {
+	if time.Until(t.NextProcessAt) < time.Second { // asynq is about to
+		return lookAgain, nil
+	}
+	if err := r.g.inspector.RunTask(t.Queue, t.ID); err != nil {
+		return 0, fmt.Errorf("wake task %s: %w", t.ID, err)
+	}
+	r.g.log(o.key).Info("onceq: run's delivery is woken", "task", t.ID, "token", o.token, "waited_for", t.NextProcessAt)
+	return lookAgain, nil
 }
 
 // replacement is the delivery that replaces last, which is nil when asynq has forgotten it.

@@ -144,7 +144,7 @@ func (r *Recoverer) act(ctx context.Context, key string, e entry, f reply) move 
 		}
 		return move{entry: e, to: f.str(1), in: time.Duration(f.num(2)) * time.Millisecond}
 	case "resting":
-		return move{entry: e, in: time.Duration(f.num(1))*time.Millisecond + lookAgain}
+		return move{entry: e, in: time.Duration(f.num(1))*time.Millisecond + lookAfter}
 	case "claimed":
 		return move{entry: e, in: time.Duration(f.num(1)) * time.Millisecond}
 	}

@@ -102,16 +102,14 @@ func overdue(t *asynq.TaskInfo) bool {
 	return t != nil && !t.Deadline.IsZero() && !time.Now().Before(t.Deadline)
 }
 
-// onItsWay reports whether asynq is about to deliver the task by itself.
-func onItsWay(t *asynq.TaskInfo, s State) bool {
-	switch t.State {
-	case asynq.TaskStatePending, asynq.TaskStateAggregating:
-		return true
-	case asynq.TaskStateRetry, asynq.TaskStateScheduled:
-		// A crash is not worth a wait. The wait of a retry was chosen.
-		return s == StateRetrying || time.Until(t.NextProcessAt) < time.Second
-	}
-	return false
+// queued reports whether asynq has the task for the next free worker.
+func queued(t *asynq.TaskInfo) bool {
+	return t.State == asynq.TaskStatePending || t.State == asynq.TaskStateAggregating
+}
+
+// resting reports whether asynq has the task for later.
+func resting(t *asynq.TaskInfo) bool {
+	return t.State == asynq.TaskStateRetry || t.State == asynq.TaskStateScheduled
 }
 
 // keptOptions are those that a delivery which replaces the task has, too.
