@@ -116,6 +116,7 @@ func (e *permanentError) Unwrap() []error { return []error{e.err, asynq.SkipRetr
 // IsFailure is asked about everything that uses up a retry, its ErrorHandler hears of
 // everything. A run whose deadline passes in the queue fails before it began, with
 // WithOnFailed's function called: asynq asks no middleware then, but the ErrorHandler.
+// Inspector.CancelProcessing uses up a retry, since asynq asks no middleware.
 // A DelayedTaskCheckInterval of zero becomes 1 s (asynq's default is 5 s), so that
 // waits end in time.
 func (g *Guard) ServerConfig(cfg asynq.Config) asynq.Config {

@@ -85,6 +85,9 @@ func (r *Recoverer) help(ctx context.Context, o orphan) (time.Duration, error) {
 		if there, err := r.handedOver(ctx, o); there || err != nil {
 			return stuckFor, err
 		}
+		if err := r.g.mustKnow(ctx, o.queue); err != nil {
+			return 0, err
+		}
 		return 0, r.fail(ctx, o, last, "its task is gone and its payload was too large to keep")
 	case overdue(last):
 		return 0, r.fail(ctx, o, last, "its task's deadline is over")

@@ -51,6 +51,20 @@ func (g *Guard) asked(ctx context.Context, queue, id string) (*asynq.TaskInfo, e
 	return nil, fmt.Errorf("%w: task %s: %w", ErrUnavailable, id, err)
 }
 
+// mustKnow returns an error when asynq's list of queues lacks this one: then nothing is
+// known of its tasks, though they may be there. Redis lost the list, and a client writes
+// it once only.
+func (g *Guard) mustKnow(ctx context.Context, queue string) error {
+	list, err := within(ctx, g.opTimeout, func(context.Context) ([]string, error) { return g.inspector.Queues() })
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: asynq's queues: %w", ErrUnavailable, err)
+	case !slices.Contains(list, queue):
+		return fmt.Errorf("%w: asynq does not list queue %q: a new client that enqueues to it makes it known", ErrUnavailable, queue)
+	}
+	return nil
+}
+
 // within bounds a call that may be deaf to its context, as those of a client without
 // ContextTimeoutEnabled are. The call goes on, unheard, until the client gives up.
 func within[T any](ctx context.Context, d time.Duration, call func(context.Context) (T, error)) (T, error) {
