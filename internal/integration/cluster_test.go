@@ -96,10 +96,21 @@ func TestClusterFailover(t *testing.T) {
 }
 
 // One master of three freezes: its connections stay open and nothing answers. Runs on
-// the others neither wait for it nor lose their leases.
+// the others neither wait for it nor lose their leases, also when it has the index of leases.
 func TestClusterMasterFreezes(t *testing.T) {
-	t.Parallel()
+	for name, index := range map[string]bool{"with the index": true, "without": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			masterFreezes(t, index)
+		})
+	}
+}
+
+func masterFreezes(t *testing.T, index bool) {
 	w := newClustered(t, defaults())
+	if index {
+		w.victim = w.nodes.NodeOf("onceq:{leases}:processes")
+	}
 	var there, others []string
 	for i := 0; len(there) < 6 || len(others) < 6; i++ {
 		id := fmt.Sprint(i)
