@@ -24,7 +24,7 @@ func (c *Cache) find(ctx context.Context, f *flight, w *call) outcome {
 	claim := w.claim(c, owner, w.model)
 	for wait := firstLook; ; wait = min(wait*3/2, lastLook) {
 		var b Begun
-		err := c.ask(ctx, func(ctx context.Context) (err error) {
+		err := c.ask(ctx, w.slot.Key, func(ctx context.Context) (err error) {
 			b, err = c.store.Begin(ctx, w.slot, claim)
 			return err
 		})
@@ -170,13 +170,13 @@ func (c *Cache) settle(ctx context.Context, w *call, owner string, r result) {
 	if r.whole {
 		c.counts.unstored.Add(1)
 	}
-	err := c.ask(ctx, func(ctx context.Context) error { return c.store.Abandon(ctx, w.slot, owner, r.cost, c.runTTL) })
+	err := c.ask(ctx, w.slot.Key, func(ctx context.Context) error { return c.store.Abandon(ctx, w.slot, owner, r.cost, c.runTTL) })
 	c.counted(w, r.cost, err)
 }
 
 func (c *Cache) finish(ctx context.Context, w *call, owner string, r result, data []byte) {
 	var stored bool
-	err := c.ask(ctx, func(ctx context.Context) (err error) {
+	err := c.ask(ctx, w.slot.Key, func(ctx context.Context) (err error) {
 		stored, err = c.store.Finish(ctx, w.slot, owner, Stored{Data: data, TTL: w.ttl, Keep: c.runTTL, Cost: r.cost.Paid})
 		return err
 	})
@@ -205,7 +205,7 @@ func (c *Cache) counted(w *call, cost Account, err error) {
 
 // drop frees the place of a call that was not made, or whose end is unknown.
 func (c *Cache) drop(ctx context.Context, w *call, owner string) {
-	_ = c.ask(context.WithoutCancel(ctx), func(ctx context.Context) error { // its TTL frees it otherwise
+	_ = c.ask(context.WithoutCancel(ctx), w.slot.Key, func(ctx context.Context) error { // its TTL frees it otherwise
 		return c.store.Abandon(ctx, w.slot, owner, Account{}, c.runTTL)
 	})
 }
@@ -257,7 +257,7 @@ func (c *Cache) keepAlive(ctx context.Context, slot Slot, owner string) (stop fu
 			case <-t.C:
 			}
 			held := true
-			err := c.ask(context.WithoutCancel(ctx), func(ctx context.Context) (err error) {
+			err := c.ask(context.WithoutCancel(ctx), slot.Key, func(ctx context.Context) (err error) {
 				held, err = c.store.Extend(ctx, slot, owner, c.leaseTTL)
 				return err
 			})

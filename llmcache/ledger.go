@@ -51,10 +51,10 @@ func (c *Cache) ledgerOf(ctx context.Context, book string) (a Account, err error
 	if c.off {
 		return Account{}, nil
 	}
-	if err := c.Flush(ctx); err != nil {
-		return Account{}, err
+	if err := c.tally.flush(ctx, book); err != nil {
+		return Account{}, fmt.Errorf("llmcache: write ledger: %w", cannotTell(err))
 	}
-	err = c.ask(ctx, func(ctx context.Context) (err error) {
+	err = c.ask(ctx, book, func(ctx context.Context) (err error) {
 		a, err = c.store.Sums(ctx, book)
 		return err
 	})
@@ -70,7 +70,7 @@ func (c *Cache) Flush(ctx context.Context) error {
 	if c == nil || c.off {
 		return nil
 	}
-	if err := c.tally.flush(ctx); err != nil {
+	if err := c.tally.flush(ctx, ""); err != nil {
 		return fmt.Errorf("llmcache: write ledger: %w", cannotTell(err))
 	}
 	return nil

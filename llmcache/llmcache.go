@@ -2,7 +2,6 @@ package llmcache
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -10,7 +9,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/nexuscore/onceq/internal/breaker"
 	"github.com/nexuscore/onceq/internal/setting"
 )
 
@@ -26,7 +24,7 @@ const EnvSwitch = "ONCEQ_LLM_CACHE"
 type Cache struct {
 	config
 	store    Store
-	breaker  *breaker.Breaker
+	servers  servers
 	envelope *envelope
 	memory   *memory
 	tally    tally
@@ -57,10 +55,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Cache, error) {
 	if c.envelope, err = newEnvelope(c.config); err != nil {
 		return nil, fmt.Errorf("llmcache: New: %w", err)
 	}
-	c.breaker = breaker.New(breaker.Config{
-		Name: "llmcache", Logger: c.logger,
-		Trouble: func(err error) bool { return !errors.Is(err, context.Canceled) },
-	})
+	c.initServers(c.store)
 	c.memory = newMemory(c.config.memory)
 	c.tally.init(c)
 	var unknown string
@@ -71,16 +66,6 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Cache, error) {
 		c.logger.Warn("llmcache: stays on, its switch has a value that is not known", "by", EnvSwitch, "value", unknown, "allowed", "0, false, off")
 	}
 	return c, nil
-}
-
-// ask puts a question to the store: bounded, and not at all while it is in
-// trouble.
-func (c *Cache) ask(ctx context.Context, fn func(context.Context) error) error {
-	return c.breaker.Do(func() error {
-		ctx, cancel := context.WithTimeout(ctx, c.timeout)
-		defer cancel()
-		return fn(ctx)
-	})
 }
 
 // Stats are counts since New.

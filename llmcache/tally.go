@@ -59,18 +59,19 @@ func (t *tally) add(key string, a Account) {
 func (t *tally) scheduleLocked(d time.Duration) {
 	if t.timer == nil {
 		t.timer = time.AfterFunc(d, func() {
-			_ = t.flush(context.Background()) // nobody's context: it adds up the calls of many
+			_ = t.flush(context.Background(), "") // nobody's context: it adds up the calls of many
 		})
 	}
 }
 
-// flush writes what is pending. What it cannot write stays.
-func (t *tally) flush(ctx context.Context) error {
+// flush writes what is pending for a ledger, "" for all: who reads one needs nothing of
+// the servers that have others. What it cannot write stays.
+func (t *tally) flush(ctx context.Context, only string) error {
 	t.writing.Lock()
 	defer t.writing.Unlock()
 	var failed error
-	for _, b := range t.take() {
-		err := t.cache.ask(ctx, func(ctx context.Context) error {
+	for _, b := range t.take(only) {
+		err := t.cache.ask(ctx, b.key, func(ctx context.Context) error {
 			return t.cache.store.Count(ctx, b.key, b.id, b.Account, t.ttl(b.key))
 		})
 		if err != nil {
@@ -88,19 +89,28 @@ func (t *tally) ttl(key string) time.Duration {
 	return t.cache.runTTL
 }
 
-func (t *tally) take() []batch {
+func (t *tally) take(only string) []batch {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.timer != nil {
+	var batches, others []batch
+	for _, b := range t.sent {
+		if only == "" || b.key == only {
+			batches = append(batches, b)
+		} else {
+			others = append(others, b)
+		}
+	}
+	t.sent = others
+	for key, a := range t.pending {
+		if only == "" || key == only {
+			batches = append(batches, batch{key: key, id: rand.Text(), Account: a, until: time.Now().Add(onceTTL / 2)})
+			delete(t.pending, key)
+		}
+	}
+	if t.timer != nil && len(t.sent)+len(t.pending) == 0 {
 		t.timer.Stop()
 		t.timer = nil
 	}
-	batches := t.sent
-	t.sent = nil
-	for key, a := range t.pending {
-		batches = append(batches, batch{key: key, id: rand.Text(), Account: a, until: time.Now().Add(onceTTL / 2)})
-	}
-	clear(t.pending)
 	return batches
 }
 

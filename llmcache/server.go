@@ -1,0 +1,55 @@
+package llmcache
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/nexuscore/onceq/internal/breaker"
+)
+
+// servers are the breakers of a store's servers: of a cluster or a ring one may be
+// dead while calls whose answers are on the others go on.
+type servers struct {
+	name  func(key string) string // of the server that has a key; nil where there is one
+	cfg   breaker.Config
+	known sync.Map // name → *breaker.Breaker
+}
+
+func (c *Cache) initServers(store Store) {
+	if s, ok := store.(*redisStore); ok {
+		c.servers.name = s.run.Server
+	}
+	c.servers.cfg = breaker.Config{
+		Name: "llmcache", Logger: c.logger,
+		Trouble: func(err error) bool { return !errors.Is(err, context.Canceled) },
+	}
+}
+
+// of returns the breaker of the server that has a key. One is kept for each server
+// that was ever asked.
+func (s *servers) of(key string) *breaker.Breaker {
+	name := ""
+	if s.name != nil {
+		name = s.name(key)
+	}
+	if b, ok := s.known.Load(name); ok {
+		return b.(*breaker.Breaker)
+	}
+	cfg := s.cfg
+	if name != "" {
+		cfg.Logger = cfg.Logger.With("server", name)
+	}
+	b, _ := s.known.LoadOrStore(name, breaker.New(cfg))
+	return b.(*breaker.Breaker)
+}
+
+// ask puts a question about a key to the store: bounded, and not at all while the
+// server that has it is in trouble.
+func (c *Cache) ask(ctx context.Context, key string, fn func(context.Context) error) error {
+	return c.servers.of(key).Do(func() error {
+		ctx, cancel := context.WithTimeout(ctx, c.timeout)
+		defer cancel()
+		return fn(ctx)
+	})
+}
