@@ -11,15 +11,25 @@ import (
 )
 
 // Sealer encrypts and authenticates what is stored. It is used by many
-// goroutines at once. It is the same as package checkpoint's.
+// goroutines at once. It is the same as package checkpoint's. One that asks another
+// system, such as a key service, bounds the time of that itself.
 type Sealer interface {
 	// Seal encrypts plain and binds it to bound, which names where it is stored;
-	// bound is not part of the result.
+	// bound is not part of the result. After an error nothing is stored.
 	Seal(plain, bound []byte) ([]byte, error)
 	// Open returns what Seal was given. It fails unless sealed is whole and was
-	// sealed with the same bound.
+	// sealed with the same bound; what it does not open is discarded, and the next
+	// answer takes its place. An error that wraps [ErrUnavailable] says that this
+	// cannot be told for now: the call is made, as when Redis is in trouble, and what
+	// is stored stays.
 	Open(sealed, bound []byte) ([]byte, error)
 }
+
+// sealerError says that the sealer could not do its work for now.
+type sealerError struct{ err error }
+
+func (e *sealerError) Error() string { return "sealer: " + e.err.Error() }
+func (e *sealerError) Unwrap() error { return e.err }
 
 // NewAESGCM returns a sealer with AES-GCM and a random nonce for each value. The
 // key has 16, 24 or 32 bytes; previous keys still open what they sealed. What is
@@ -84,7 +94,7 @@ func (e *envelope) wrap(r *record, key string) ([]byte, error) {
 	head[1] |= flagSealed
 	sealed, err := seal.Seal(e.sealer, plain, bound(head, key))
 	if err != nil {
-		return nil, fmt.Errorf("seal: %w", err)
+		return nil, &sealerError{err}
 	}
 	return append(head, sealed...), nil
 }
@@ -111,7 +121,11 @@ func (e *envelope) open(data []byte, key string) (*record, error) {
 		return nil, errors.New("llmcache: the record is not sealed")
 	case sealed:
 		var err error
-		if rest, err = seal.Open(e.sealer, rest, bound(head, key)); err != nil {
+		rest, err = seal.Open(e.sealer, rest, bound(head, key))
+		switch {
+		case errors.Is(err, ErrUnavailable):
+			return nil, &sealerError{err}
+		case err != nil:
 			return nil, fmt.Errorf("llmcache: open record: %w", err)
 		}
 	}

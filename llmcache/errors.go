@@ -19,7 +19,8 @@ var (
 	// ErrMaybePaid is what a *MaybePaidError is.
 	ErrMaybePaid = errors.New("llmcache: an interrupted call may have been paid")
 	// ErrUnavailable says that the store gave no answer. Only reading the ledger
-	// returns it: calls go on without the cache.
+	// returns it: calls go on without the cache. A [Sealer] wraps it to say that it
+	// cannot tell for now.
 	ErrUnavailable = lease.ErrUnavailable
 	// ErrLeaseLost says that the attempt has lost its run: no paid call starts.
 	ErrLeaseLost = lease.ErrLost

@@ -39,9 +39,13 @@ func (c *Cache) find(ctx context.Context, f *flight, w *call) outcome {
 		switch b.State {
 		case StateFound:
 			rec, err := c.envelope.open(b.Data, w.slot.Key)
+			c.sealing(err)
 			if err == nil {
 				c.hit(w, rec, b.TTL)
 				return outcome{result: result{rec: rec, whole: true}, replayed: true}
+			}
+			if _, ok := errors.AsType[*sealerError](err); ok {
+				return c.direct(ctx, f, w, false) // what is stored is good for when the sealer is back
 			}
 			c.discard(w, err)
 			claim.Renew = true
@@ -51,7 +55,7 @@ func (c *Cache) find(ctx context.Context, f *flight, w *call) outcome {
 			if b.Note != "" {
 				c.interrupted(w, b.Note)
 			}
-			if err := c.mayPay(ctx, w); err != nil {
+			if err := c.mayPay(ctx, w, true); err != nil {
 				c.drop(ctx, w, owner)
 				return outcome{result: result{err: err}}
 			}
@@ -94,16 +98,17 @@ func (p *place) spent(totals Account) error {
 	return &BudgetError{Run: p.run, What: what, Limit: p.limit, Totals: totals}
 }
 
-// mayPay says why a call must not be made after all. Of a shared answer, the
-// store that keeps it does not know the run's ledger.
-func (c *Cache) mayPay(ctx context.Context, w *call) error {
+// mayPay says why a call must not be made after all. begun says that the store let it
+// begin, here or elsewhere: then it has looked at the run's ledger, unless the answer
+// is shared.
+func (c *Cache) mayPay(ctx context.Context, w *call, begun bool) error {
 	if w.lease == nil {
 		return nil
 	}
 	if err := w.lease.Err(); err != nil {
 		return err
 	}
-	if (w.slot.Book != "" && !w.bypass) || w.limit == (Budget{}) {
+	if begun && w.slot.Book != "" || w.limit == (Budget{}) {
 		return nil
 	}
 	totals, err := c.ledgerOf(ctx, w.book)
@@ -117,10 +122,10 @@ func (c *Cache) mayPay(ctx context.Context, w *call) error {
 }
 
 // direct makes a call that leaves nothing in the store but its cost.
-func (c *Cache) direct(ctx context.Context, f *flight, w *call) outcome {
+func (c *Cache) direct(ctx context.Context, f *flight, w *call, begun bool) outcome {
 	c.counts.passed.Add(1)
 	if !c.off {
-		if err := c.mayPay(ctx, w); err != nil {
+		if err := c.mayPay(ctx, w, begun); err != nil {
 			return outcome{result: result{err: err}}
 		}
 	}
@@ -161,11 +166,14 @@ func (c *Cache) settle(ctx context.Context, w *call, owner string, r result) {
 	ctx = context.WithoutCancel(ctx) // the answer is here; that nobody waits any longer changes nothing
 	if r.store {
 		data, err := c.envelope.wrap(r.rec, w.slot.Key)
+		c.sealing(err)
 		if err == nil {
 			c.finish(ctx, w, owner, r, data)
 			return
 		}
-		c.logger.Warn("llmcache: not stored", "run", w.run, "model", trim(w.model), "err", err)
+		if _, ok := errors.AsType[*sealerError](err); !ok {
+			c.logger.Warn("llmcache: not stored", "run", w.run, "model", trim(w.model), "err", err)
+		}
 	}
 	if r.whole {
 		c.counts.unstored.Add(1)
@@ -229,6 +237,19 @@ func (c *Cache) hit(w *call, rec *record, ttl time.Duration) {
 func (c *Cache) discard(w *call, err error) {
 	c.counts.discarded.Add(1)
 	c.logger.Warn("llmcache: stored answer discarded", "run", w.run, "call", w.slot.ID, "err", err)
+}
+
+// sealing logs when the sealer begins to fail and when it works again: one line each,
+// however many calls meet it. A discarded record is neither.
+func (c *Cache) sealing(err error) {
+	_, fails := errors.AsType[*sealerError](err)
+	switch {
+	case c.sealer == nil:
+	case fails && c.sealerFails.CompareAndSwap(false, true):
+		c.logger.Warn("llmcache: sealer fails, calls are paid and not stored", "err", err)
+	case err == nil && c.sealerFails.Load() && c.sealerFails.CompareAndSwap(true, false):
+		c.logger.Info("llmcache: sealer works again")
+	}
 }
 
 // interrupted notes that an earlier attempt began the call and died.

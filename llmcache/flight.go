@@ -221,7 +221,7 @@ func (c *Cache) fly(ctx context.Context, f *flight, w *call, private bool) {
 		close(f.done)
 	}()
 	if private {
-		out = c.direct(ctx, f, w)
+		out = c.direct(ctx, f, w, true)
 		return
 	}
 	out = c.find(ctx, f, w)

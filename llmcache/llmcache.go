@@ -30,6 +30,8 @@ type Cache struct {
 	tally    tally
 	off      bool
 	counts   counters
+	// sealerFails says that it was logged so.
+	sealerFails atomic.Bool
 
 	mu      sync.Mutex
 	flights map[string]*flight // guarded by mu
@@ -76,7 +78,7 @@ type Stats struct {
 	Stored    int64 // answers stored
 	Unstored  int64 // whole answers that were not stored: too large, empty, refused, cut by length, or the store failed
 	Failed    int64 // calls that brought no whole answer
-	Passed    int64 // called without a lease: the store was in trouble, waiting took too long, or Bypass
+	Passed    int64 // called without a lease: the store or the sealer was in trouble, waiting took too long, or Bypass
 	Discarded int64 // stored bytes that could not be used
 }
 
