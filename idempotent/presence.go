@@ -23,11 +23,11 @@ const (
 	// quietFor is how long nothing is heard on a subscription before it is asked
 	// whether it lives: a half-open connection sends no error.
 	quietFor = 10 * time.Second
-	// unseenFor is how long a subscription may be there and not be seen before it is
+	// unseenLimit is how long a subscription may be there and not be seen before it is
 	// made anew: on Redis Cluster the slot may have moved to another node.
-	unseenFor = 3 * time.Second
-	// unseenMost is how often in a row that is tried.
-	unseenMost = 3
+	unseenLimit = 3 * time.Second
+	// maxDrops is how often in a row that is tried.
+	maxDrops = 3
 )
 
 // presence holds the subscription by which others see that this process lives.
@@ -39,7 +39,7 @@ type presence struct {
 	off     bool       // for good
 	since   time.Time  // when the subscription was made; zero: there is none
 	times   int        // how often it was made
-	unseen  int        // how often in a row one was dropped because nobody sees it
+	drops   int        // how often in a row one was dropped because nobody sees it
 	dropped context.CancelFunc
 }
 
@@ -67,13 +67,13 @@ func (p *presence) saw(how string) {
 	switch how {
 	case presenceOff:
 	case "seen":
-		p.unseen = 0
+		p.drops = 0
 	case "unseen":
-		if p.since.IsZero() || time.Since(p.since) < unseenFor {
+		if p.since.IsZero() || time.Since(p.since) < unseenLimit {
 			return
 		}
-		p.unseen++
-		if p.unseen >= unseenMost {
+		p.drops++
+		if p.drops >= maxDrops {
 			p.stop(fmt.Errorf("the subscription is not seen where the index is"))
 		}
 		p.dropped()

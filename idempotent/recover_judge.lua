@@ -15,10 +15,15 @@
 -- Atomic, because "no lease" and "still running" must hold at once, and because
 -- the lease of a dead process may be broken only if it is that process' own. Safe
 -- to run twice: a claim of mine is mine.
-local f = redis.call('HMGET', KEYS[2], 'state', 'process', 'token', 'gen', 'attempt', 'max_retry', 'retried', 'used',
-  'delivery', 'queue', 'type', 'timeout', 'fp', 'reason', 'payload', 'owner', 'retry_at', 'claim', 'claim_by', 'claim_token')
-local state, holder = f[1], redis.call('GET', KEYS[1])
-if holder and ARGV[1] ~= '' and state == 'running' and f[2] == ARGV[1] and f[16] == holder then
+local names = {'state', 'process', 'token', 'gen', 'attempt', 'max_retry', 'retried', 'used', 'delivery', 'queue', 'type', 'timeout',
+  'fp', 'reason', 'payload', 'owner', 'retry_at', 'claim', 'claim_by', 'claim_token'}
+local told, run = 15, {} -- the first so many are the answer
+local values = redis.call('HMGET', KEYS[2], unpack(names))
+for i, v in ipairs(values) do
+  run[names[i]] = v
+end
+local holder = redis.call('GET', KEYS[1])
+if holder and ARGV[1] ~= '' and run.state == 'running' and run.process == ARGV[1] and run.owner == holder then
   redis.call('DEL', KEYS[1])
   holder = false
 end
@@ -28,25 +33,25 @@ if holder then
     redis.call('PEXPIRE', KEYS[1], ARGV[4])
     left = tonumber(ARGV[4])
   end
-  return {'held', f[2] or '', left}
+  return {'held', run.process or '', left}
 end
-if state ~= 'running' and state ~= 'retrying' then
+if run.state ~= 'running' and run.state ~= 'retrying' then
   return {'settled'}
 end
 local t = redis.call('TIME')
 local now = tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
-local due = tonumber(f[17] or '0')
-if state == 'retrying' and due > now then
+local due = tonumber(run.retry_at or '0')
+if run.state == 'retrying' and due > now then
   return {'resting', due - now}
 end
-local ends = tonumber(f[18] or '0') + tonumber(ARGV[3])
-if f[19] and f[19] ~= ARGV[2] and f[20] == f[3] and ends > now then -- one for an earlier attempt is over
+local ends = tonumber(run.claim or '0') + tonumber(ARGV[3])
+if run.claim_by and run.claim_by ~= ARGV[2] and run.claim_token == run.token and ends > now then -- one for an earlier attempt is over
   return {'claimed', ends - now}
 end
-redis.call('HSET', KEYS[2], 'claim', now, 'claim_by', ARGV[2], 'claim_token', f[3] or '')
+redis.call('HSET', KEYS[2], 'claim', now, 'claim_by', ARGV[2], 'claim_token', run.token or '')
 local r = {}
-for i = 1, 15 do
-  r[i] = f[i] or ''
+for i = 1, told do
+  r[i] = values[i] or ''
 end
-r[15] = f[15]
+r[told] = run.payload -- none is not empty
 return r

@@ -28,6 +28,7 @@ local function by(at)
   end
 end
 
+-- Who is dead.
 local procs = redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')
 local presence, dead, marks = mode, {}, {}
 local flat = redis.call('ZRANGE', KEYS[2], 0, -1, 'WITHSCORES')
@@ -89,6 +90,7 @@ if redis.call('PTTL', KEYS[2]) < tonumber(ARGV[6]) / 2 then
   redis.call('PEXPIRE', KEYS[2], ARGV[6])
 end
 
+-- What is due: all of the dead, and of the others what has expired.
 local found = {}
 local function collect(key, p, flag, limit)
   local e = {}

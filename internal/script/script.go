@@ -60,8 +60,8 @@ func (r *Runner) Server(key string) string {
 func (r *Runner) Client() redis.UniversalClient { return r.rdb }
 
 // Run sends the call, alone or with what other goroutines send now, and
-// returns when the reply is there or ctx has ended; where the client has
-// ContextTimeoutEnabled perhaps only at ctx's deadline. A script may then have run,
+// returns when the reply is there or ctx has ended. With ContextTimeoutEnabled a
+// cancelled ctx may be noticed only at its deadline. A script may then have run,
 // or may still: every script must be safe to run twice for the same owner.
 //
 // The error is nil or wraps lease.ErrUnavailable, and what Redis replied.
