@@ -10,6 +10,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/nexuscore/onceq/internal/database"
+	"github.com/nexuscore/onceq/internal/panics"
 )
 
 // attempt sends a claimed row once and writes what came of it.
@@ -52,7 +53,8 @@ func (l *lane) call(ctx context.Context, f func(context.Context) (Receipt, error
 	defer cancel()
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("panic: %v", p) // unclassified: it may have been sent
+			// It may have been sent, also where the value is an error that says otherwise.
+			err = &SendError{Kind: KindUncertain, Err: panics.Error(p)}
 		}
 	}()
 	return f(ctx)

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"strings"
 	"sync"
@@ -41,7 +42,7 @@ func TestEnqueueRefuses(t *testing.T) {
 		{"2 MB text", Event{RunID: "r", Type: "t", Content: Content{Text: big}}, "2097152 bytes as JSON, allowed are 262144 (WithMaxPayload)"},
 		{"2 MB payload", Event{RunID: "r", Type: "t", Payload: map[string]string{"a": big}}, "allowed are 262144"},
 		{"payload that is no JSON", Event{RunID: "r", Type: "t", Payload: math.NaN()}, "Payload cannot be encoded"},
-		{"payload that panics", Event{RunID: "r", Type: "t", Payload: panics{}}, "Payload cannot be encoded: panic: boom"},
+		{"payload that panics", Event{RunID: "r", Type: "t", Payload: bomb{"boom"}}, "Payload cannot be encoded: panic: boom"},
 		{"payload not UTF-8", Event{RunID: "r", Type: "t", Payload: json.RawMessage("\"\xff\"")}, "Payload is not valid UTF-8"},
 		{"raw payload that is no JSON", Event{RunID: "r", Type: "t", Payload: json.RawMessage(`{"a":`)}, "Payload cannot be encoded"},
 		{"blocks that are no array", Event{RunID: "r", Type: "t", Content: Content{Blocks: json.RawMessage(`{}`)}}, "Blocks is not a JSON array"},
@@ -61,9 +62,21 @@ func TestEnqueueRefuses(t *testing.T) {
 	}
 }
 
-type panics struct{}
+type bomb struct{ value any }
 
-func (panics) MarshalJSON() ([]byte, error) { panic("boom") }
+func (b bomb) MarshalJSON() ([]byte, error) { panic(b.value) }
+
+func TestAnErrorInAPanicStaysVisible(t *testing.T) {
+	t.Parallel()
+	if _, err := encodeJSON("Payload", bomb{io.EOF}); !errors.Is(err, io.EOF) || !errors.Is(err, ErrInvalidEvent) {
+		t.Errorf("encoding: %v, want ErrInvalidEvent and EOF", err)
+	}
+	l := &lane{o: &Outbox{config: config{sendTimeout: time.Second}}}
+	_, err := l.call(t.Context(), func(context.Context) (Receipt, error) { panic(io.EOF) })
+	if e := classify(err); !errors.Is(err, io.EOF) || e.Kind != KindUncertain {
+		t.Errorf("sending: %v, want EOF, uncertain", err)
+	}
+}
 
 func TestPayloadIsKeptAsItWas(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d *dbtest.Database) {

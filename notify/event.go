@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/nexuscore/onceq/internal/canonical"
+	"github.com/nexuscore/onceq/internal/panics"
 )
 
 // ErrInvalidEvent is wrapped by every error that [Outbox.Enqueue] returns about
@@ -115,7 +116,7 @@ func tooLarge(n, limit int) error {
 func encodeJSON(field string, v any) (s string, err error) {
 	defer func() {
 		if r := recover(); r != nil { // a MarshalJSON of the host's
-			s, err = "", invalid("%s cannot be encoded: panic: %v", field, r)
+			s, err = "", invalid("%s cannot be encoded: %w", field, panics.Error(r))
 		}
 	}()
 	var b bytes.Buffer

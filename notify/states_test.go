@@ -73,6 +73,8 @@ func TestWhatBecomesOfAnAttempt(t *testing.T) {
 		{name: "always vague, resend", policy: PolicyResend, answer: always(errVague), want: result{StateHeld, 3, 0, "EOF"}},
 		{name: "vague, drop", policy: PolicyDrop, answer: once(false, errVague), want: result{StateFailed, 1, 0, "dropped, may have been sent: uncertain: EOF"}},
 		{name: "panics", answer: func(context.Context, int, Message) (bool, error) { panic("nil map") }, want: result{StateHeld, 1, 0, "panic: nil map"}},
+		{name: "panics with an error that says nothing was sent", answer: func(context.Context, int, Message) (bool, error) { panic(notSent(0)) },
+			want: result{StateHeld, 1, 0, "uncertain: panic: not sent"}},
 		{name: "goexits", answer: func(context.Context, int, Message) (bool, error) { runtime.Goexit(); return false, nil },
 			want: result{StateHeld, 1, 0, "did not come back"}},
 		{name: "ends with its context", answer: func(ctx context.Context, n int, _ Message) (bool, error) {
