@@ -230,7 +230,7 @@ func TestPresenceRefused(t *testing.T) {
 }
 
 // died leaves a run as begin does and a process that dies after it.
-func died(t *testing.T, rdb *redis.Client, key string) {
+func died(t *testing.T, rdb redis.UniversalClient, key string) {
 	t.Helper()
 	record := []any{
 		"state", "running", "token", 1700000000000000, "gen", 1, "attempt", 1, "process", "dead-1", "owner", "o", "fp", "f",
