@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	mrand "math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/nexuscore/onceq/internal/breaker"
@@ -264,28 +265,34 @@ func (c *Cache) interrupted(w *call, text string) {
 	}
 }
 
-// keepAlive extends the lease of a call until stop is called.
+// keepAlive extends the lease of a call until stop is called. A timer does it, for most
+// calls are over before it is time.
 func (c *Cache) keepAlive(ctx context.Context, slot Slot, owner string) (stop func()) {
-	quit, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		t := time.NewTicker(c.leaseTTL / 3)
-		defer t.Stop()
-		for {
-			select {
-			case <-quit:
-				return
-			case <-t.C:
-			}
-			held := true
-			err := c.ask(context.WithoutCancel(ctx), slot.Key, func(ctx context.Context) (err error) {
-				held, err = c.store.Extend(ctx, slot, owner, c.leaseTTL)
-				return err
-			})
-			if err == nil && !held {
-				return // another makes the call too; this one's answer is good all the same
-			}
+	ctx = context.WithoutCancel(ctx)
+	var mu sync.Mutex // guards the two, and is held while the lease is extended
+	var timer *time.Timer
+	stopped := false
+	mu.Lock()
+	defer mu.Unlock()
+	timer = time.AfterFunc(c.leaseTTL/3, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if stopped {
+			return
 		}
-	}()
-	return func() { close(quit); <-ended }
+		held := true
+		err := c.ask(ctx, slot.Key, func(ctx context.Context) (err error) {
+			held, err = c.store.Extend(ctx, slot, owner, c.leaseTTL)
+			return err
+		})
+		if err != nil || held { // else another makes the call too; this one's answer is good all the same
+			timer.Reset(c.leaseTTL / 3)
+		}
+	})
+	return func() {
+		mu.Lock()
+		defer mu.Unlock()
+		stopped = true
+		timer.Stop()
+	}
 }
