@@ -69,7 +69,7 @@ func BenchmarkHit(b *testing.B) {
 				for b.Loop() {
 					hit()
 				}
-				if p.calls.Load() != 1 {
+				if p.calls.Load() > 1 {
 					b.Fatalf("%d calls", p.calls.Load())
 				}
 			})
