@@ -76,7 +76,7 @@ type Stats struct {
 	Misses    int64 // called, under a lease
 	Joined    int64 // answered by a call that another goroutine of this process made
 	Stored    int64 // answers stored
-	Unstored  int64 // whole answers that were not stored: too large, empty, refused, cut by length, or the store failed
+	Unstored  int64 // whole answers that were not stored: too large, empty, refused, cut by length, or the store or the sealer failed
 	Failed    int64 // calls that brought no whole answer
 	Passed    int64 // called without a lease: the store or the sealer was in trouble, waiting took too long, or Bypass
 	Discarded int64 // stored bytes that could not be used
