@@ -8,12 +8,17 @@ import (
 	"github.com/nexuscore/onceq/internal/breaker"
 )
 
-// servers are the breakers of a store's servers: of a cluster or a ring one may be
-// dead while calls whose answers are on the others go on.
+// servers are those of a store: of a cluster or a ring one may be dead while calls
+// whose answers are on the others go on.
 type servers struct {
 	name  func(key string) string // of the server that has a key; nil where there is one
 	cfg   breaker.Config
-	known sync.Map // name → *breaker.Breaker
+	known sync.Map // name → *server
+}
+
+type server struct {
+	*breaker.Breaker
+	writing chan struct{} // has one while a flush of ledgers is under way, see tally
 }
 
 func (c *Cache) initServers(store Store) {
@@ -26,22 +31,21 @@ func (c *Cache) initServers(store Store) {
 	}
 }
 
-// of returns the breaker of the server that has a key. One is kept for each server
-// that was ever asked.
-func (s *servers) of(key string) *breaker.Breaker {
+// of returns the server that has a key. One is kept for each that was ever asked.
+func (s *servers) of(key string) *server {
 	name := ""
 	if s.name != nil {
 		name = s.name(key)
 	}
-	if b, ok := s.known.Load(name); ok {
-		return b.(*breaker.Breaker)
+	if known, ok := s.known.Load(name); ok {
+		return known.(*server)
 	}
 	cfg := s.cfg
 	if name != "" {
 		cfg.Logger = cfg.Logger.With("server", name)
 	}
-	b, _ := s.known.LoadOrStore(name, breaker.New(cfg))
-	return b.(*breaker.Breaker)
+	one, _ := s.known.LoadOrStore(name, &server{breaker.New(cfg), make(chan struct{}, 1)})
+	return one.(*server)
 }
 
 // ask puts a question about a key to the store: bounded, and not at all while the

@@ -135,3 +135,56 @@ func TestAMasterThatIsDeadLeavesTheOthersAlone(t *testing.T) {
 		t.Errorf("want one line, which names %s:\n%s", dead.Addr, out)
 	}
 }
+
+// stuck is a store that does not answer for the total.
+type stuck struct{ Store }
+
+func (s stuck) Count(ctx context.Context, key, id string, add Account, ttl time.Duration) error {
+	if key == totalKey("onceq") {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return s.Store.Count(ctx, key, id, add, ttl)
+}
+
+// Who reads a ledger does not wait for a server that hangs and has others.
+func TestALedgerIsReadWhileAnotherServerHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := open(t, nil, WithStore(stuck{NewMemoryStore()}))
+		c.servers.name = func(key string) string {
+			if key == totalKey("onceq") {
+				return "hangs"
+			}
+			return "that of " + key
+		}
+		var m model
+		pay := func(run string) {
+			ctx, l := attempt(t, t.Context(), run, "p")
+			defer l.End()
+			do(t, With(ctx, Scope(SharedScope), Refresh()), c, &m)
+		}
+		pay("run")
+		flushed := make(chan error)
+		go func() { flushed <- c.Flush(t.Context()) }()
+		synctest.Wait()
+		begin := time.Now()
+		a, err := c.Ledger().Of(t.Context(), "run")
+		if took := time.Since(begin); err != nil || a.Paid.Calls != 1 || took != 0 {
+			t.Errorf("%d calls paid, %v, after %v; want 1 at once", a.Paid.Calls, err, took)
+		}
+		if err := <-flushed; !errors.Is(err, ErrUnavailable) {
+			t.Errorf("Flush: %v, want ErrUnavailable", err)
+		}
+		// What comes while a flush hangs is written all the same.
+		pay("before")
+		time.Sleep(tallyRetry + 100*time.Millisecond)
+		pay("meanwhile")
+		time.Sleep(2 * tallyRetry)
+		for _, run := range []string{"before", "meanwhile"} {
+			sums, err := c.store.Sums(t.Context(), bookKey(runkey.Base("onceq", run)))
+			if err != nil || sums.Paid.Calls != 1 {
+				t.Errorf("%s: %d calls in the store, %v; want 1 without anybody asking", run, sums.Paid.Calls, err)
+			}
+		}
+	})
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -29,7 +30,6 @@ type tally struct {
 	pending map[string]Account
 	sent    []batch // whose reply is unknown
 	timer   *time.Timer
-	writing sync.Mutex // one flush at a time
 }
 
 // batch is one addition on its way; its id makes it count once.
@@ -59,6 +59,9 @@ func (t *tally) add(key string, a Account) {
 func (t *tally) scheduleLocked(d time.Duration) {
 	if t.timer == nil {
 		t.timer = time.AfterFunc(d, func() {
+			t.mu.Lock()
+			t.timer = nil // what comes from now on may miss this flush
+			t.mu.Unlock()
 			_ = t.flush(context.Background(), "") // nobody's context: it adds up the calls of many
 		})
 	}
@@ -66,11 +69,25 @@ func (t *tally) scheduleLocked(d time.Duration) {
 
 // flush writes what is pending for a ledger, "" for all: who reads one needs nothing of
 // the servers that have others. What it cannot write stays.
-func (t *tally) flush(ctx context.Context, only string) error {
-	t.writing.Lock()
-	defer t.writing.Unlock()
-	var failed error
-	for _, b := range t.take(only) {
+func (t *tally) flush(ctx context.Context, only string) (failed error) {
+	for _, s := range t.servers(only) {
+		if err := t.flushTo(ctx, s, only); err != nil {
+			failed = err
+		}
+	}
+	return failed
+}
+
+// flushTo returns when another flush to the server has ended too: what that one took
+// is not pending any more, and a reader would miss it.
+func (t *tally) flushTo(ctx context.Context, s *server, only string) (failed error) {
+	select {
+	case s.writing <- struct{}{}:
+		defer func() { <-s.writing }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	for _, b := range t.take(s, only) {
 		err := t.cache.ask(ctx, b.key, func(ctx context.Context) error {
 			return t.cache.store.Count(ctx, b.key, b.id, b.Account, t.ttl(b.key))
 		})
@@ -82,6 +99,28 @@ func (t *tally) flush(ctx context.Context, only string) error {
 	return failed
 }
 
+// servers are those that have a ledger, or all for which something is pending.
+func (t *tally) servers(only string) []*server {
+	if only != "" {
+		return []*server{t.cache.servers.of(only)}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var all []*server
+	see := func(key string) {
+		if s := t.cache.servers.of(key); !slices.Contains(all, s) {
+			all = append(all, s)
+		}
+	}
+	for _, b := range t.sent {
+		see(b.key)
+	}
+	for key := range t.pending {
+		see(key)
+	}
+	return all
+}
+
 func (t *tally) ttl(key string) time.Duration {
 	if key == totalKey(t.cache.prefix) {
 		return t.cache.totalTTL
@@ -89,12 +128,13 @@ func (t *tally) ttl(key string) time.Duration {
 	return t.cache.runTTL
 }
 
-func (t *tally) take(only string) []batch {
+func (t *tally) take(from *server, only string) []batch {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	meant := func(key string) bool { return (only == "" || key == only) && t.cache.servers.of(key) == from }
 	var batches, others []batch
 	for _, b := range t.sent {
-		if only == "" || b.key == only {
+		if meant(b.key) {
 			batches = append(batches, b)
 		} else {
 			others = append(others, b)
@@ -102,7 +142,7 @@ func (t *tally) take(only string) []batch {
 	}
 	t.sent = others
 	for key, a := range t.pending {
-		if only == "" || key == only {
+		if meant(key) {
 			batches = append(batches, batch{key: key, id: rand.Text(), Account: a, until: time.Now().Add(onceTTL / 2)})
 			delete(t.pending, key)
 		}
