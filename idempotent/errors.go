@@ -3,6 +3,7 @@ package idempotent
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/nexuscore/onceq/internal/lease"
@@ -57,6 +58,13 @@ func (e *ContendedError) Error() string {
 		return fmt.Sprintf("onceq: run %q rests for another %v until its retry, which another delivery makes", e.Key, e.RetryAfter)
 	}
 	return fmt.Sprintf("onceq: run %q is held by %s for another %v", e.Key, e.Holder, e.RetryAfter)
+}
+
+// saidContended reports whether asynq's text of a task's last error is a ContendedError
+// about the run: the task waits for a lease, not for a time that somebody chose.
+func saidContended(text, key string) bool {
+	said := fmt.Sprintf("onceq: run %q ", key)
+	return strings.HasPrefix(text, said+"is held by") || strings.HasPrefix(text, said+"rests for")
 }
 
 // Is matches ErrContended.

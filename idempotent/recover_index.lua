@@ -3,7 +3,8 @@
 -- KEYS  1 runs that wait  2 processes
 -- ARGV  1 what keys of a process' leases start with  2 retention ms
 --       then for each entry: where it was found, run, score it had,
---       where it belongs, ms until it is due
+--       where it belongs, ms until it is due, ms ahead to which others may have
+--       moved it, because the mover has claimed the run; 0 where it has not
 --       where: a process, '' for runs that wait, '-' for nowhere
 -- returns 1
 --
@@ -17,10 +18,11 @@ local function key(where)
   end
   return ARGV[1] .. where
 end
-for i = 3, #ARGV, 5 do
+for i = 3, #ARGV, 6 do
   local from, run, to, at = ARGV[i], ARGV[i + 1], ARGV[i + 3], now + tonumber(ARGV[i + 4])
   local score = redis.call('ZSCORE', key(from), run)
-  if score and tonumber(score) == tonumber(ARGV[i + 2]) then
+  local slack = tonumber(ARGV[i + 5])
+  if score and (tonumber(score) == tonumber(ARGV[i + 2]) or slack > 0 and tonumber(score) <= now + slack) then
     redis.call('ZREM', key(from), run)
     if to ~= '-' then
       local there = redis.call('ZSCORE', key(to), run) -- the earlier look is the one that matters

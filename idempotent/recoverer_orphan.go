@@ -92,7 +92,7 @@ func (r *Recoverer) help(ctx context.Context, o orphan) (time.Duration, error) {
 	case overdue(last):
 		return 0, r.fail(ctx, o, last, "its task's deadline is over")
 	case last != nil && resting(last):
-		return r.wake(o, last)
+		return r.wake(ctx, o, last)
 	}
 	return r.deliver(ctx, o, last)
 }
@@ -146,7 +146,7 @@ func (r *Recoverer) deliver(ctx context.Context, o orphan, last *asynq.TaskInfo)
 			hopeless = false
 		case over(there):
 		case resting(there):
-			return r.wake(o, there)
+			return r.wake(ctx, o, there)
 		default:
 			return stuckFor, nil
 		}
@@ -160,13 +160,18 @@ func (r *Recoverer) deliver(ctx context.Context, o orphan, last *asynq.TaskInfo)
 }
 
 // wake makes asynq deliver a task now that waits for a lease which ended sooner than it
-// might have: by a crash, or given back. Waits that were chosen are over when this is asked.
-func (r *Recoverer) wake(o orphan, t *asynq.TaskInfo) (time.Duration, error) {
-	if time.Until(t.NextProcessAt) < time.Second { // asynq is about to
+// might have: by a crash, or given back.
+func (r *Recoverer) wake(ctx context.Context, o orphan, t *asynq.TaskInfo) (time.Duration, error) {
+	left := time.Until(t.NextProcessAt)
+	if left < time.Second { // asynq is about to
 		return lookAgain, nil
 	}
-	if err := r.g.inspector.RunTask(t.Queue, t.ID); err != nil {
-		return 0, fmt.Errorf("wake task %s: %w", t.ID, err)
+	if o.state == StateRetrying && !waitsForLease(t, o.key) {
+		return left + lookAfter, nil
+	}
+	_, err := within(ctx, r.g.opTimeout, func(context.Context) (any, error) { return nil, r.g.inspector.RunTask(t.Queue, t.ID) })
+	if err != nil {
+		return 0, fmt.Errorf("%w: wake task %s: %w", ErrUnavailable, t.ID, err)
 	}
 	r.g.log(o.key).Info("onceq: run's delivery is woken", "task", t.ID, "token", o.token, "waited_for", t.NextProcessAt)
 	return lookAgain, nil

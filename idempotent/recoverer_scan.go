@@ -3,6 +3,7 @@ package idempotent
 import (
 	"context"
 	_ "embed"
+	"errors"
 	"fmt"
 	"time"
 
@@ -74,8 +75,9 @@ func (r *Recoverer) scan(ctx context.Context) (sight, error) {
 // move says where an entry belongs after it was looked at.
 type move struct {
 	entry
-	to string // a process, "" for runs that wait, nowhere
-	in time.Duration
+	to      string // a process, "" for runs that wait, nowhere
+	in      time.Duration
+	claimed bool // by us: others may have moved it to the end of our claim meanwhile
 }
 
 const nowhere = "-" // no process is called so: their names end in random digits
@@ -113,7 +115,7 @@ func (r *Recoverer) tend(ctx context.Context, entries []entry) {
 	results := g.run.RunAll(judging, calls)
 	cancel()
 	var unknown error
-	unjudged := 0
+	unjudged, silent := 0, map[string]bool{} // queues of which asynq's keys do not answer
 	for i, res := range results {
 		if ctx.Err() != nil {
 			return
@@ -125,7 +127,7 @@ func (r *Recoverer) tend(ctx context.Context, entries []entry) {
 			continue
 		}
 		list, _ := res.Value.([]any)
-		moves = append(moves, r.act(ctx, keys[i], kept[i], reply(list)))
+		moves = append(moves, r.act(ctx, keys[i], kept[i], reply(list), silent))
 	}
 	if unjudged > 0 {
 		g.logger.Warn("onceq: orphaned runs not judged, they are looked at again", "runs", unjudged, "in", r.interval, "err", unknown)
@@ -134,7 +136,7 @@ func (r *Recoverer) tend(ctx context.Context, entries []entry) {
 }
 
 // act follows a judgement and returns where the run's entry belongs now.
-func (r *Recoverer) act(ctx context.Context, key string, e entry, f reply) move {
+func (r *Recoverer) act(ctx context.Context, key string, e entry, f reply, silent map[string]bool) move {
 	switch f.str(0) {
 	case "settled":
 		return move{entry: e, to: nowhere}
@@ -149,15 +151,20 @@ func (r *Recoverer) act(ctx context.Context, key string, e entry, f reply) move 
 		return move{entry: e, in: time.Duration(f.num(1)) * time.Millisecond}
 	}
 	o := newOrphan(key, e, f)
-	in, err := r.help(ctx, o)
-	if err != nil {
-		r.g.log(key).Warn("onceq: orphaned run not delivered again, it is tried once more", "token", o.token, "in", r.interval, "err", err)
-		return move{entry: e, in: r.interval}
+	if silent[o.queue] { // each question would take its time, and other queues answer
+		return move{entry: e, in: r.interval, claimed: true}
 	}
-	if in == 0 {
+	in, err := r.help(ctx, o)
+	switch {
+	case err != nil:
+		silent[o.queue] = errors.Is(err, ErrUnavailable)
+		r.g.log(key).Warn("onceq: orphaned run not delivered again, it is tried once more", "token", o.token, "queue", o.queue,
+			"in", r.interval, "err", err)
+		return move{entry: e, in: r.interval, claimed: true}
+	case in == 0:
 		return move{entry: e, to: nowhere}
 	}
-	return move{entry: e, in: in}
+	return move{entry: e, in: in, claimed: true}
 }
 
 func (r *Recoverer) put(ctx context.Context, moves []move) {
@@ -167,7 +174,11 @@ func (r *Recoverer) put(ctx context.Context, moves []move) {
 	g := r.g
 	args := []any{processLeasesKey(g.prefix, ""), ms(g.retention)}
 	for _, m := range moves {
-		args = append(args, m.process, m.member, m.score, m.to, ms(m.in))
+		slack := int64(0)
+		if m.claimed {
+			slack = ms(claimFor)
+		}
+		args = append(args, m.process, m.member, m.score, m.to, ms(m.in), slack)
 	}
 	ctx, cancel := context.WithTimeout(ctx, g.opTimeout)
 	defer cancel()

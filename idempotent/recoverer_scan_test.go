@@ -1,9 +1,11 @@
 package idempotent_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -91,5 +93,83 @@ func TestRunsThatCannotBeJudgedMakeWay(t *testing.T) {
 		if n := strings.Count(log.String(), "not judged"); n < 3 || n > 6 {
 			t.Errorf("said %d times in 4.5 s, want once a look:\n%s", n, log.String())
 		}
+	})
+}
+
+// lagging makes asynq's keys of a queue slow to answer, or silent.
+type lagging struct {
+	queue  string
+	takes  time.Duration
+	judged *atomic.Int64
+}
+
+func (s lagging) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (s lagging) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if a := cmd.Args(); len(a) > 3 && strings.HasPrefix(fmt.Sprint(a[3]), "asynq:{"+s.queue+"}:t:") {
+			time.Sleep(s.takes)
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (s lagging) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		s.judged.Add(int64(len(cmds)))
+		return next(ctx, cmds)
+	}
+}
+
+// Runs whose deliveries lie in a queue that nobody serves are looked at now and then, not
+// again and again by each recoverer that finds them claimed.
+func TestRecoverersDoNotUndoEachOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		const runs = 40
+		for i := range runs {
+			key := fmt.Sprintf("k%02d", i)
+			died(t, w.rdb, key)
+			w.rdb.ZAdd(t.Context(), "onceq:{leases}:of:dead-1", redis.Z{Score: 1, Member: key})
+			if _, err := w.client.Enqueue(task("x"), asynq.TaskID(key)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var judged atomic.Int64
+		w.rdb.AddHook(lagging{"default", 20 * time.Millisecond, &judged})
+		for range 5 {
+			w.recover(w.newGuard())
+		}
+		time.Sleep(2 * time.Minute)
+		if n := judged.Load(); n > 5*5*runs { // five recoverers, four times 30 s and the first
+			t.Errorf("%d runs were judged %d times in two minutes, want at most %d", runs, n, 5*5*runs)
+		}
+	})
+}
+
+// A queue whose keys do not answer, as on a master that hangs, costs a look one question:
+// runs of other queues do not wait for all of its own.
+func TestASilentQueueDelaysNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		for _, key := range []string{"a1", "a2", "a3", "a4", "a5", "a6", "b"} {
+			died(t, w.rdb, key)
+			w.rdb.ZAdd(t.Context(), "onceq:{leases}:of:dead-1", redis.Z{Score: 1, Member: key})
+			queue := "default"
+			if key != "b" {
+				queue = "silent"
+				w.rdb.HSet(t.Context(), "onceq:{"+key+"}:run", "queue", queue)
+			}
+			if _, err := w.client.Enqueue(task("x"), asynq.TaskID("other-"+key), asynq.Queue(queue), asynq.ProcessIn(time.Hour)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.rdb.AddHook(lagging{"silent", time.Minute, new(atomic.Int64)})
+		r := w.recover(w.newGuard())
+		time.Sleep(6 * time.Second)
+		if got := w.tasks(); !slices.Contains(got, "b~r1700000000000000 pending") {
+			t.Errorf("tasks %v, want a delivery of b", got)
+		}
+		r.Shutdown()
+		time.Sleep(2 * time.Minute) // what hangs ends
 	})
 }

@@ -126,6 +126,13 @@ func resting(t *asynq.TaskInfo) bool {
 	return t.State == asynq.TaskStateRetry || t.State == asynq.TaskStateScheduled
 }
 
+// waitsForLease reports whether the task rests because the run was held when it came,
+// itself or the one that it replaces. Others rest for a time that a policy chose, perhaps
+// the host's own.
+func waitsForLease(t *asynq.TaskInfo, key string) bool {
+	return t.State == asynq.TaskStateScheduled || t.State == asynq.TaskStateRetry && saidContended(t.LastErr, key)
+}
+
 // keptOptions are those that a delivery which replaces the task has, too.
 func keptOptions(t *asynq.TaskInfo) []asynq.Option {
 	var opts []asynq.Option

@@ -143,3 +143,54 @@ func TestAQueueThatIsNotListed(t *testing.T) {
 		}
 	})
 }
+
+// A wait that a policy chose, the host's or asynq's after a timeout, is nobody's to cut
+// short: the run's record does not know it.
+func TestAChosenWaitIsNotCutShort(t *testing.T) {
+	hostDelay := func(int, error, *asynq.Task) time.Duration { return 40 * time.Second }
+	for _, c := range []struct {
+		name string
+		base time.Duration // of the guard's own backoff
+		cfg  asynq.Config
+		opts []asynq.Option
+		work func(ctx context.Context) error
+	}{
+		{"the host's", time.Second, asynq.Config{RetryDelayFunc: hostDelay}, nil, func(context.Context) error { return errors.New("not now") }},
+		{"after a timeout", time.Minute, asynq.Config{}, []asynq.Option{asynq.Timeout(2 * time.Second)}, func(context.Context) error {
+			time.Sleep(10 * time.Minute) // deaf to its context
+			return nil
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, idempotent.WithBackoff(c.base, 2*time.Minute), idempotent.WithGrace(time.Second))
+				cfg := c.cfg
+				cfg.Concurrency, cfg.LogLevel, cfg.ShutdownTimeout = 2, asynq.FatalLevel, time.Second
+				srv := asynq.NewServerFromRedisClient(w.rdb, w.guard.ServerConfig(cfg))
+				began := make(chan time.Time, 10)
+				mux := asynq.NewServeMux()
+				mux.Use(w.guard.Middleware)
+				mux.HandleFunc(taskType, func(ctx context.Context, _ *asynq.Task) error {
+					began <- time.Now()
+					if idempotent.MustFromContext(ctx).Number() > 1 {
+						return nil
+					}
+					return c.work(ctx)
+				})
+				if err := srv.Start(mux); err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(srv.Shutdown)
+				w.recover(w.guard)
+				if err := w.enqueue("k", "x", c.opts...); err != nil {
+					t.Fatal(err)
+				}
+				first := <-began
+				if rest := (<-began).Sub(first); rest < 30*time.Second {
+					t.Errorf("the next attempt began after %v, want what was chosen", rest)
+				}
+				time.Sleep(15 * time.Minute)
+			})
+		})
+	}
+}
