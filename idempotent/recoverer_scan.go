@@ -157,7 +157,7 @@ func (r *Recoverer) act(ctx context.Context, key string, e entry, f reply, silen
 	in, err := r.help(ctx, o)
 	switch {
 	case err != nil:
-		silent[o.queue] = errors.Is(err, ErrUnavailable)
+		silent[o.queue] = errors.Is(err, context.DeadlineExceeded)
 		r.g.log(key).Warn("onceq: orphaned run not delivered again, it is tried once more", "token", o.token, "queue", o.queue,
 			"in", r.interval, "err", err)
 		return move{entry: e, in: r.interval, claimed: true}

@@ -173,3 +173,21 @@ func TestASilentQueueDelaysNoOther(t *testing.T) {
 		time.Sleep(2 * time.Minute) // what hangs ends
 	})
 }
+
+// A run of which nothing can be told does not put off the others of its queue.
+func TestARunThatIsLeftAloneDelaysNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		for _, key := range []string{"a-large", "b-small"} {
+			died(t, w.rdb, key)
+			w.rdb.ZAdd(t.Context(), "onceq:{leases}:of:dead-1", redis.Z{Score: 1, Member: key})
+		}
+		w.rdb.HDel(t.Context(), "onceq:{a-large}:run", "payload") // and asynq has never heard of the queue
+		r := w.recover(w.newGuard())
+		time.Sleep(5 * time.Second)
+		r.Shutdown()
+		if got := w.tasks(); !slices.Equal(got, []string{"b-small~r1700000000000000 pending"}) {
+			t.Errorf("tasks %v, want a delivery of the other", got)
+		}
+	})
+}

@@ -57,7 +57,7 @@ func (p *Producer) release(ctx context.Context, k ticket, whole bool, void time.
 		keys = append(keys, waitingKey(p.g.prefix))
 	}
 	v, err := p.g.run.Run(ctx, releaseScript, keys, k.owner, back, ms(p.g.retention), ms(void), runkey.Escape(k.key), ms(lookAgain))
-	if v == int64(2) {
+	if whole && v != int64(1) { // under way, or the answer that said so was lost: a look too many does no harm
 		p.g.note(ctx, noted{key: k.key, kind: noteWait, ms: ms(lookAgain)})
 	}
 	if err != nil {
