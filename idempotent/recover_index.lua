@@ -29,7 +29,10 @@ for i = 3, #ARGV, 6 do
       if not there or tonumber(there) > at then
         redis.call('ZADD', key(to), at, run)
       end
-      redis.call('PEXPIRE', key(to), ARGV[2])
+      local kept = tonumber(ARGV[2]) + tonumber(ARGV[i + 4]) -- the index must outlive the wait
+      if redis.call('PTTL', key(to)) < kept then
+        redis.call('PEXPIRE', key(to), kept)
+      end
       if to ~= '' then
         if tonumber(redis.call('ZSCORE', KEYS[2], to) or '0') < at then
           redis.call('ZADD', KEYS[2], at, to)

@@ -24,7 +24,10 @@ for i = 3, #ARGV, 3 do
     redis.call('ZREM', KEYS[1], member)
     if kind == 'wait' then
       redis.call('ZADD', KEYS[3], at, member)
-      redis.call('PEXPIRE', KEYS[3], ARGV[2])
+      local kept = tonumber(ARGV[2]) + tonumber(ARGV[i + 2]) -- the index must outlive the wait
+      if redis.call('PTTL', KEYS[3]) < kept then
+        redis.call('PEXPIRE', KEYS[3], kept)
+      end
     end
   end
 end

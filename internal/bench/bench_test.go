@@ -9,7 +9,9 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -145,6 +147,28 @@ func (c *contender) round(b *testing.B, concurrency, n int) (took time.Duration,
 	return took, trips, commands
 }
 
+// cpu is what this process and Redis have used so far.
+func cpu(b *testing.B, rdb *redis.Client) (client, server time.Duration) {
+	b.Helper()
+	var self syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &self); err != nil {
+		b.Fatal(err)
+	}
+	info, err := rdb.InfoMap(b.Context(), "cpu").Result()
+	if err != nil {
+		b.Fatal(err)
+	}
+	seconds := 0.0
+	for _, field := range []string{"used_cpu_sys", "used_cpu_user"} {
+		n, err := strconv.ParseFloat(info["CPU"][field], 64)
+		if err != nil {
+			b.Fatal(err)
+		}
+		seconds += n
+	}
+	return time.Duration(self.Utime.Nano() + self.Stime.Nano()), time.Duration(seconds * float64(time.Second))
+}
+
 func BenchmarkSevenPhaseRun(b *testing.B) {
 	addr := redistest.Real(b).Addr
 	for _, concurrency := range []int{1, 10, 100} {
@@ -153,12 +177,18 @@ func BenchmarkSevenPhaseRun(b *testing.B) {
 			cs := []*contender{bare(b, addr), naive(b, addr), onceq(b, addr)}
 			rate := map[string][]float64{}
 			trips, commands := map[string]float64{}, map[string]float64{}
+			client, server, jobs := map[string]time.Duration{}, map[string]time.Duration{}, 0
 			for _, c := range cs {
 				c.round(b, concurrency, 50) // warm
 			}
 			for b.Loop() {
+				jobs += runs
 				for _, c := range cs {
+					ours, theirs := cpu(b, c.rdb)
 					took, t, n := c.round(b, concurrency, runs)
+					ours2, theirs2 := cpu(b, c.rdb)
+					client[c.name] += ours2 - ours
+					server[c.name] += theirs2 - theirs
 					rate[c.name] = append(rate[c.name], runs/took.Seconds())
 					trips[c.name], commands[c.name] = float64(t)/runs, float64(n)/runs
 				}
@@ -166,6 +196,8 @@ func BenchmarkSevenPhaseRun(b *testing.B) {
 			for _, c := range cs {
 				b.ReportMetric(median(rate[c.name]), c.name+"-jobs/s")
 				b.ReportMetric(trips[c.name], c.name+"-trips/job")
+				b.ReportMetric(float64(client[c.name].Microseconds())/float64(jobs), c.name+"-client-µs/job") // its enqueue included
+				b.ReportMetric(float64(server[c.name].Microseconds())/float64(jobs), c.name+"-redis-µs/job")
 			}
 			b.ReportMetric(median(rate["onceq"])/median(rate["naive"]), "onceq/naive")
 			b.ReportMetric(median(rate["onceq"])/median(rate["bare"]), "onceq/bare")
