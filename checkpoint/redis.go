@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -45,7 +44,7 @@ type RedisStore struct {
 	cfg     config
 	count   counters
 	brk     breaker.Config
-	servers sync.Map // name → *server
+	servers script.PerServer[server]
 }
 
 // NewRedisStore returns a store on rdb, which must be the Redis that the guard

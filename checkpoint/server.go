@@ -15,19 +15,16 @@ type server struct {
 	troubled atomic.Bool
 }
 
-// server returns the server that the client would ask for a key. One is kept for each
-// that was ever asked.
+// server returns the server that the client would ask for a key.
 func (s *RedisStore) server(key string) *server {
 	name := s.run.Server(key)
-	if known, ok := s.servers.Load(name); ok {
-		return known.(*server)
-	}
-	fresh := &server{brk: breaker.New(s.brk), logger: s.cfg.logger}
-	if name != "" {
-		fresh.logger = fresh.logger.With("server", name)
-	}
-	one, _ := s.servers.LoadOrStore(name, fresh)
-	return one.(*server)
+	return s.servers.Of(name, func() *server {
+		one := &server{brk: breaker.New(s.brk), logger: s.cfg.logger}
+		if name != "" {
+			one.logger = one.logger.With("server", name)
+		}
+		return one
+	})
 }
 
 // note logs when a server begins to fail and when it is well again: one line each,

@@ -80,9 +80,7 @@ func TestServersOfARingFailByThemselves(t *testing.T) {
 		if l.Count(slog.LevelWarn) != 1 || strings.Count(lines, "server=127.0.0.1:1") != 2 {
 			t.Errorf("want the server that was in trouble named twice:\n%s", lines)
 		}
-		n := 0
-		store.servers.Range(func(any, any) bool { n++; return true })
-		if n != 2 {
+		if n := store.servers.Len(); n != 2 {
 			t.Errorf("%d servers are kept, want 2", n)
 		}
 	})

@@ -3,9 +3,9 @@ package llmcache
 import (
 	"context"
 	"errors"
-	"sync"
 
 	"github.com/nexuscore/onceq/internal/breaker"
+	"github.com/nexuscore/onceq/internal/script"
 )
 
 // servers are those of a store: of a cluster or a ring one may be dead while calls
@@ -13,7 +13,7 @@ import (
 type servers struct {
 	name  func(key string) string // of the server that has a key; nil where there is one
 	cfg   breaker.Config
-	known sync.Map // name → *server
+	known script.PerServer[server]
 }
 
 type server struct {
@@ -31,21 +31,19 @@ func (c *Cache) initServers(store Store) {
 	}
 }
 
-// of returns the server that has a key. One is kept for each that was ever asked.
+// of returns the server that has a key.
 func (s *servers) of(key string) *server {
 	name := ""
 	if s.name != nil {
 		name = s.name(key)
 	}
-	if known, ok := s.known.Load(name); ok {
-		return known.(*server)
-	}
-	cfg := s.cfg
-	if name != "" {
-		cfg.Logger = cfg.Logger.With("server", name)
-	}
-	one, _ := s.known.LoadOrStore(name, &server{breaker.New(cfg), make(chan struct{}, 1)})
-	return one.(*server)
+	return s.known.Of(name, func() *server {
+		cfg := s.cfg
+		if name != "" {
+			cfg.Logger = cfg.Logger.With("server", name)
+		}
+		return &server{breaker.New(cfg), make(chan struct{}, 1)}
+	})
 }
 
 // ask puts a question about a key to the store: bounded, and not at all while the

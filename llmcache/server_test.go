@@ -93,9 +93,7 @@ func TestServersOfARingFailByThemselves(t *testing.T) {
 			strings.Count(out, "breaker changed") != strings.Count(out, "server="+bad) {
 			t.Errorf("want one warning, and each change with the server that was in trouble:\n%s", out)
 		}
-		n := 0
-		c.servers.known.Range(func(any, any) bool { n++; return true })
-		if n != 2 {
+		if n := c.servers.known.Len(); n != 2 {
 			t.Errorf("%d servers are kept, want 2", n)
 		}
 		if err := c.Flush(t.Context()); err != nil {

@@ -62,47 +62,13 @@ func (c *call) wait(ctx context.Context) (any, error) {
 }
 
 // lane returns the way to the server that the call is for: as far as the client knows,
-// which sends it elsewhere if need be. One is kept for each server that was ever asked.
+// which sends it elsewhere if need be.
 func (r *Runner) lane(c Call) *lane {
 	name := ""
 	if len(c.Keys) > 0 {
 		name = r.Server(c.Keys[0])
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	l := r.lanes[name]
-	if l == nil {
-		l = &lane{r: r}
-		r.lanes[name] = l
-	}
-	return l
-}
-
-// servers returns what says which of a client's servers has a key, without asking any
-// of them; nil for a client with one. "" means that the client does not know yet.
-func servers(rdb redis.UniversalClient) func(key string) string {
-	known, cancel := context.WithCancel(context.Background())
-	cancel() // a client that would have to ask first gives up
-	var find func(key string) (*redis.Client, error)
-	switch c := rdb.(type) {
-	case interface {
-		MasterForKey(context.Context, string) (*redis.Client, error)
-	}:
-		find = func(key string) (*redis.Client, error) { return c.MasterForKey(known, key) }
-	case interface {
-		GetShardClientForKey(string) (*redis.Client, error)
-	}:
-		find = c.GetShardClientForKey
-	default:
-		return nil
-	}
-	return func(key string) string {
-		server, err := find(key)
-		if err != nil {
-			return ""
-		}
-		return server.Options().Addr
-	}
+	return r.lanes.Of(name, func() *lane { return &lane{r: r} })
 }
 
 // alone reports whether the caller is to send its call by itself, which saves two

@@ -8,7 +8,6 @@ package script
 
 import (
 	"context"
-	"sync"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -25,14 +24,12 @@ type Runner struct {
 	rdb    redis.UniversalClient
 	direct bool                    // the client itself gives up at a context's deadline
 	server func(key string) string // nil where there is one
-
-	mu    sync.Mutex // guards lanes
-	lanes map[string]*lane
+	lanes  PerServer[lane]
 }
 
 // NewRunner returns a runner on rdb.
 func NewRunner(rdb redis.UniversalClient) *Runner {
-	r := &Runner{rdb: rdb, server: servers(rdb), lanes: map[string]*lane{}}
+	r := &Runner{rdb: rdb, server: servers(rdb)}
 	switch c := rdb.(type) {
 	case *redis.Client:
 		r.direct = c.Options().ContextTimeoutEnabled

@@ -338,3 +338,20 @@ func TestSendsAreBounded(t *testing.T) {
 		}
 	})
 }
+
+// Whoever asks at the same time gets the same: a second breaker would forget what the
+// first has counted.
+func TestPerServer(t *testing.T) {
+	var p script.PerServer[int]
+	got := make(chan *int, 100)
+	for i := range 100 {
+		go func() { got <- p.Of([]string{"a", "b"}[i%2], func() *int { return &i }) }()
+	}
+	different := map[*int]bool{}
+	for range 100 {
+		different[<-got] = true
+	}
+	if len(different) != 2 || p.Len() != 2 || p.Of("a", nil) == p.Of("b", nil) {
+		t.Errorf("%d values, %d kept, want one for each of two servers", len(different), p.Len())
+	}
+}
